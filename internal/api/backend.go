@@ -58,8 +58,12 @@ type Stats struct {
 	Pool      map[string]int        // number of pre-made parts, by kind; may be nil
 	Waiting   int                   // callers that wait for capacity to create a sandbox
 	Stuck     int                   // stuck operations
+	Traffic   map[string]Traffic    // by namespace
 	Sandboxes []Usage               // not all, if there are more than requested
 }
+
+// Traffic is what sandboxes did on the network.
+type Traffic struct{ Connections, Denials, Sent, Received int64 }
 
 // Usage is the present resource usage of a sandbox.
 type Usage struct {

@@ -80,6 +80,20 @@ func writeStats(w *gate.Page, s Stats) {
 		w.Sample("sandpit_pool", float64(s.Pool[kind]), "kind", kind)
 	}
 	for _, g := range [...]struct {
+		name, help string
+		value      func(Traffic) int64
+	}{
+		{"sandpit_egress_connections_total", "Connections that sandboxes made.", func(t Traffic) int64 { return t.Connections }},
+		{"sandpit_egress_denials_total", "Connections, datagrams and names that sandboxes were denied.", func(t Traffic) int64 { return t.Denials }},
+		{"sandpit_egress_sent_bytes_total", "Bytes that sandboxes sent.", func(t Traffic) int64 { return t.Sent }},
+		{"sandpit_egress_received_bytes_total", "Bytes that sandboxes received.", func(t Traffic) int64 { return t.Received }},
+	} {
+		w.Head(g.name, "counter", g.help)
+		for _, namespace := range slices.Sorted(maps.Keys(s.Traffic)) {
+			w.Sample(g.name, float64(g.value(s.Traffic[namespace])), "namespace", namespace)
+		}
+	}
+	for _, g := range [...]struct {
 		name, kind, help string
 		value            func(Usage) float64
 	}{

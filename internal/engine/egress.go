@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -179,12 +181,77 @@ func errNoEgress(driver string) error {
 // leaveNetwork ends all connections of the sandbox. Its network namespace lives as long as the
 // interface is open.
 func (s *Sandbox) leaveNetwork() {
+	left := &s.engine.left
+	left.mu.Lock()
 	s.mu.Lock()
 	joined := s.network
 	s.network = nil
 	s.mu.Unlock()
+	var before Traffic
 	if joined != nil {
-		_ = joined.Close()
+		before = joined.Traffic()
+		left.add(s.namespace, before)
+	}
+	left.mu.Unlock()
+	if joined == nil {
+		return
+	}
+	_ = joined.Close()
+	last := joined.Traffic()
+	left.mu.Lock()
+	left.add(s.namespace, Traffic{last.Connections - before.Connections, last.Denials - before.Denials, last.Sent - before.Sent, last.Received - before.Received})
+	left.mu.Unlock()
+	s.tellDenials(joined)
+}
+
+// departed has the traffic of networks that sandboxes have left.
+type departed struct {
+	mu sync.Mutex         // also held while a sandbox leaves, so that nothing is counted twice or not at all
+	by map[string]Traffic // by namespace, guarded by mu
+}
+
+// add counts traffic. Precondition: d.mu is held.
+func (d *departed) add(namespace string, t Traffic) {
+	if d.by == nil {
+		d.by = map[string]Traffic{}
+	}
+	t.Add(d.by[namespace])
+	d.by[namespace] = t
+}
+
+// Traffic returns what the sandboxes of each namespace that had egress did on the network, since the
+// engine exists.
+func (e *Engine) Traffic() map[string]Traffic {
+	e.left.mu.Lock()
+	defer e.left.mu.Unlock()
+	all := maps.Clone(e.left.by)
+	if all == nil {
+		all = map[string]Traffic{}
+	}
+	for _, s := range e.Sandboxes() {
+		if joined := s.joined(); joined != nil {
+			t := joined.Traffic()
+			t.Add(all[s.namespace])
+			all[s.namespace] = t
+		}
+	}
+	return all
+}
+
+// TellDenials calls Options.Denied.
+func (e *Engine) TellDenials() {
+	for _, s := range e.Sandboxes() {
+		if joined := s.joined(); joined != nil {
+			s.tellDenials(joined)
+		}
+	}
+}
+
+func (s *Sandbox) tellDenials(joined Joined) {
+	if denied := s.engine.opts.Denied; denied != nil {
+		if d := joined.Denials(); len(d) > 0 {
+			denied(s.namespace, s.ID(), d)
+		}
 	}
 }
 

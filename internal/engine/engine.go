@@ -67,6 +67,11 @@ type Options struct {
 	// not block or call the engine.
 	Observe func(namespace string, ev sandpit.Event)
 
+	// Denied, if set, is called with the denials of a sandbox's egress that it was not called
+	// with before: when the sandbox leaves the network, and by TellDenials. It must not block
+	// or call the engine.
+	Denied func(namespace, sandbox string, d []sandpit.EgressDenial)
+
 	// Acquire has the settings for images, except Pull, which is in the Spec.
 	Acquire image.AcquireOptions
 
@@ -88,7 +93,8 @@ type Engine struct {
 	closed bool              // guarded by mu
 	spaces map[string]*space // by name, guarded by mu
 	logs   *logstore.Room    // what all logs may take
-	clock  *time.Timer       // of metrics, guarded by mu; nil while there is no sandbox
+	left   departed
+	clock  *time.Timer // of metrics, guarded by mu; nil while there is no sandbox
 
 	unwritten unwritten
 }

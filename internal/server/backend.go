@@ -195,7 +195,10 @@ func (b *backend) Stats(ctx context.Context, limit int) (api.Stats, error) {
 	all := b.engine.Sandboxes()
 	pool := b.engine.PoolStats()
 	stuck, _ := b.Stuck()
-	stats := api.Stats{States: map[sandpit.State]int{}, Pool: map[string]int{"ready": pool.Ready}, Waiting: b.engine.Waiting(), Stuck: stuck}
+	stats := api.Stats{States: map[sandpit.State]int{}, Pool: map[string]int{"ready": pool.Ready}, Waiting: b.engine.Waiting(), Stuck: stuck, Traffic: map[string]api.Traffic{}}
+	for namespace, t := range b.engine.Traffic() {
+		stats.Traffic[namespace] = api.Traffic(t)
+	}
 	for _, sb := range all {
 		info, err := sb.Info(ctx)
 		if err != nil {

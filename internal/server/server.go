@@ -164,6 +164,7 @@ type server struct {
 	found     foundSecrets
 	engine    *engine.Engine
 	runs      runs
+	denials   denials
 	tracer    *otlp.Exporter // or nil
 	gate      *gate.Gate
 	api       api.Options
@@ -292,6 +293,7 @@ func (s *server) startEngine(ctx context.Context) error {
 		Memory:   book,
 		Pool:     engine.Pool{Size: s.poolSize()},
 		Observe:  s.observe,
+		Denied:   s.denials.add,
 		Patience: opt.Patience, Hangs: opt.logStuck, Network: opt.Network, Secrets: s.found,
 	})
 	s.runs = newRuns(opt, s.poolSize(), book)
@@ -612,6 +614,7 @@ func (s *server) upkeep(ctx context.Context) {
 			continue
 		case <-tick.C:
 		}
+		s.enterDenials(ctx)
 		err := s.ring.Flush(ctx)
 		if n++; n%60 == 1 {
 			_, perr := s.ring.Prune(ctx, time.Now().Add(-keepRevoked))
@@ -668,6 +671,12 @@ func (s *server) close() error {
 		if err := s.gate.Close(ctx); err != nil {
 			s.opt.Log.Warn("requests were aborted", "error", err)
 		}
+	}
+	if s.engine != nil && s.journal != nil {
+		_ = within("the denials of egress", func() error {
+			s.enterDenials(ctx)
+			return nil
+		})
 	}
 	// Requests may have used up all of that time. What follows is bounded by within.
 	ctx = context.WithoutCancel(ctx)

@@ -379,10 +379,14 @@ func (m *member) Close() error {
 	if c == nil {
 		return nil
 	}
-	if _, err := c.ask(context.Background(), &message{Op: opLeave, Sandbox: m.id}, -1); !errors.Is(err, errGone) {
-		return err
+	a, err := c.ask(context.Background(), &message{Op: opLeave, Sandbox: m.id}, -1)
+	if errors.Is(err, errGone) {
+		return nil
 	}
-	return nil
+	if err == nil && len(a.Counts) == 1 {
+		m.note(a.Counts[0])
+	}
+	return err
 }
 
 // closeFile closes the host's descriptor, after which no other process gets it, and returns the process

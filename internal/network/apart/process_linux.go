@@ -181,7 +181,7 @@ func (p *process) handle(m *message, file *os.File) {
 	case m.Op == opLeave:
 		go func() {
 			j.Close()
-			p.answer(m, new(message), nil)
+			p.answer(m, &message{Counts: []counts{countsOf(m.Sandbox, j)}}, nil)
 		}()
 	default:
 		p.answer(m, new(message), fault.Invalidf("unknown request %q", m.Op))
@@ -219,7 +219,11 @@ func (p *process) counts() []counts {
 	defer p.mu.Unlock()
 	all := make([]counts, 0, len(p.joined))
 	for id, j := range p.joined {
-		all = append(all, counts{Sandbox: id, Traffic: j.Traffic(), Denials: j.Denials()})
+		all = append(all, countsOf(id, j))
 	}
 	return all
+}
+
+func countsOf(sandbox uint64, n *network.Network) counts {
+	return counts{Sandbox: sandbox, Traffic: n.Traffic(), Denials: n.Denials()}
 }
