@@ -9,6 +9,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/network"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 	"github.com/sandpit-dev/sandpit/sandpittest"
@@ -24,7 +25,7 @@ func TestTenantKeepsEveryPromise(t *testing.T) {
 	d := linux.New(linux.Options{Dir: guests, Guest: embedded.Guest(), KeepDir: filepath.Join(dir, "keep")})
 	e := engine.New(engine.Options{
 		Driver: d, Images: image.Open(images, image.Options{NoSync: true}), Policy: policy.Default(),
-		Store: &mapStore{}, Dir: filepath.Join(dir, "logs"),
+		Store: &mapStore{}, Dir: filepath.Join(dir, "logs"), Network: network.Here{},
 	})
 	t.Cleanup(func() {
 		for _, s := range e.Sandboxes() {

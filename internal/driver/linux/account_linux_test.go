@@ -48,7 +48,7 @@ func TestAccountLink(t *testing.T) {
 	testkit.NeedWorkingHost(t)
 	testkit.NeedFull(t, "it makes many sandboxes")
 	testkit.NeedProgram(t, "setpriv")
-	const tests = "^TestDriver$/^Driver$/^Link$|^TestDriver$/^Driver$/^Blank$/Link|^TestAttackEgress"
+	const tests = "^TestDriver$/^Driver$/^Link$|^TestDriver$/^Driver$/^Blank$/Link|^TestDriver$/^Client$/^Egress$|^TestAttackEgress"
 	for mode, want := range map[string]string{"600": "--- PASS: TestDriver/Driver/Link/Link_is_ErrUnsupported", "666": "--- PASS: TestDriver/Driver/Link/Link_makes_an_interface"} {
 		t.Run(mode, func(t *testing.T) {
 			// The node is one of the mount namespace of that process.

@@ -22,6 +22,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/network"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 	"github.com/sandpit-dev/sandpit/sandpittest"
@@ -44,7 +45,7 @@ func factory(t *testing.T) drivertest.Factory {
 		New:  func(_ *testing.T, private ...string) driver.Driver { return suiteDriver(private...) },
 		Root: hostRoot,
 		Client: func(t *testing.T) sandpit.Client {
-			return engine.New(engine.Options{Driver: newDriver(), Images: images(), Policy: policy.Default()})
+			return engine.New(engine.Options{Driver: newDriver(), Images: images(), Policy: policy.Default(), Network: network.Here{}})
 		},
 		ClientOptions: sandpittest.Options{Local: true, Skip: skipped()},
 		BadRoots: map[string]func(*driver.Root){
