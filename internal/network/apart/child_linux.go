@@ -146,8 +146,11 @@ func (c *child) ask(ctx context.Context, m *message, fd int) (*message, error) {
 	if errors.Is(err, sandpit.ErrQuota) {
 		return nil, err
 	}
-	if err != nil {
-		c.kill(fmt.Errorf("asking the network process: %w", err))
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		c.kill(fmt.Errorf("it did not listen for %s", answerTime))
+	case err != nil:
+		_ = c.cmd.Process.Kill() // it has ended, and that says why
 	}
 	late := time.NewTimer(answerTime)
 	defer late.Stop()
