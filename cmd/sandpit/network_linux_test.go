@@ -43,6 +43,7 @@ func parentOf(pid int) int {
 // new connections work, and the process ends with its server, however that ends.
 func TestNetworkProcessIsKilled(t *testing.T) {
 	needSandboxes(t)
+	testkit.NeedProgram(t, "curl")
 	tun, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
 	testkit.Need(t, "/dev/net/tun", err)
 	tun.Close()

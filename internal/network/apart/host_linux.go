@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	restartTime = 5 * time.Second // that callers wait for a process that is being started again
+	restartTime = 10 * time.Second // that callers wait for a process that is being started again
 	firstPause  = 50 * time.Millisecond
 	longPause   = 10 * time.Second // between processes that end at once
 	steadyTime  = 30 * time.Second // after which a process has not ended at once
