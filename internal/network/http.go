@@ -87,6 +87,7 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 		ErrorLog:    log.New(io.Discard, "", 0),
 		BaseContext: func(net.Listener) context.Context { return n.ctx },
 	}
+	server.SetKeepAlivesEnabled(!d.proxied)
 	server.Protocols.SetHTTP1(true)
 	var inside *tls.Config
 	if i != nil {

@@ -184,7 +184,7 @@ func newStack(l *link) (*stack.Stack, error) {
 // Bounds of what the stack holds for one sandbox.
 const (
 	inFlight  = 256 // connections that are being dialled or have not been taken up inside
-	maxBuffer = 1 << 20
+	maxBuffer = 256 << 10
 	minBuffer = 64 << 10
 	buffers   = 16 << 20 // each way, shared out among open connections: a new one gets its part
 
@@ -299,8 +299,12 @@ func (n *Network) forward(r *tcp.ForwarderRequest) {
 	defer n.work.Done()
 	id := r.ID()
 	addr, _ := netip.AddrFromSlice(id.LocalAddress.AsSlice())
-	if isNameServer(addr, id.LocalPort) {
+	switch {
+	case isNameServer(addr, id.LocalPort):
 		n.forwardNames(r)
+		return
+	case isProxy(addr, id.LocalPort):
+		n.forwardProxy(r)
 		return
 	}
 	to, ok := n.destination(egress.TCP, addr, id.LocalPort)
@@ -398,6 +402,7 @@ type dialler struct {
 	to      egress.Destination
 	flow    *flow
 	network string // "tcp" or "udp"
+	proxied bool   // by requests to the proxy, of which each may have another host
 }
 
 // dial resolves the destination, checks its addresses, and connects to the first that answers.
