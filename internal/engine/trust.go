@@ -47,7 +47,7 @@ func (s *Sandbox) intercept(plan *driver.Plan) (env []string, err error) {
 		return nil, err
 	}
 	s.ca = ca
-	at, bundle := s.roots()
+	at, bundle := rootsOf(s.lease.Rootfs())
 	if len(bundle) > 0 && !bytes.HasSuffix(bundle, []byte("\n")) {
 		bundle = append(bundle, '\n')
 	}
@@ -61,9 +61,8 @@ func (s *Sandbox) intercept(plan *driver.Plan) (env []string, err error) {
 	return env, nil
 }
 
-// roots returns the certificates that the image trusts, and where it has them.
-func (s *Sandbox) roots() (at string, bundle []byte) {
-	root := s.lease.Rootfs()
+// rootsOf returns the certificates that an image trusts, and where it has them.
+func rootsOf(root image.Rootfs) (at string, bundle []byte) {
 	for _, name := range trustStores {
 		dirs, rest := root.Layers, name
 		for _, b := range root.Binds {

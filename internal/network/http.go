@@ -30,6 +30,8 @@ const (
 // reads another Host in it than was checked here. The connection to the origin that was made
 // already serves the first request. With i, both sides speak TLS, which ends here.
 func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *dialler, i *interception) error {
+	requests, end := context.WithCancel(n.ctx)
+	defer end()
 	first := make(chan net.Conn, 1)
 	first <- out
 	transport := &http.Transport{
@@ -38,7 +40,7 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 			case conn := <-first:
 				return conn, nil
 			default:
-				return n.dialMore(ctx, d)
+				return n.dialMore(ctx, requests, d)
 			}
 		},
 		DisableCompression: true, // the client asks for it itself

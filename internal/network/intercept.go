@@ -76,8 +76,8 @@ func (i *interception) transport(t *http.Transport, d *dialler) {
 }
 
 // dialMore makes another connection for requests of an open one. It counts as one of the
-// sandbox's own.
-func (n *Network) dialMore(ctx context.Context, d *dialler) (net.Conn, error) {
+// sandbox's own, and ends with requests, at the latest.
+func (n *Network) dialMore(ctx, requests context.Context, d *dialler) (net.Conn, error) {
 	release, err := n.bounds.admit()
 	if err != nil {
 		return nil, err
@@ -87,7 +87,8 @@ func (n *Network) dialMore(ctx context.Context, d *dialler) (net.Conn, error) {
 		release()
 		return nil, err
 	}
-	return &released{Conn: conn, release: sync.OnceFunc(release)}, nil
+	stop := context.AfterFunc(requests, func() { conn.Close() })
+	return &released{Conn: conn, release: sync.OnceFunc(func() { stop(); release() })}, nil
 }
 
 // released is a connection that gives its place back when it is closed.

@@ -76,10 +76,12 @@ func newOrigin(t *testing.T, http2 bool, h http.Handler) *origin {
 	server := httptest.NewUnstartedServer(h)
 	server.EnableHTTP2 = http2
 	server.TLS = &tls.Config{GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return issuer.Issue(h.ServerName) }}
+	o := &origin{Server: server, roots: authority.Certificate(ca)}
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	return &origin{server, server.Listener.Addr().(*net.TCPAddr).Port, authority.Certificate(ca)}
+	o.port = server.Listener.Addr().(*net.TCPAddr).Port
+	return o
 }
 
 // terms allow what rules say to be reached at an origin.
