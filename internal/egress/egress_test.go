@@ -212,6 +212,29 @@ func TestBeyondThePolicy(t *testing.T) {
 	}
 }
 
+// Whoever may lead an allowed name to any public address may reach all of them.
+func TestAddressesOfAllowedNames(t *testing.T) {
+	asked := sandpit.Egress{Allow: []string{"pypi.org:443"}, Resolve: []string{"pypi.org:93.184.216.34"}}
+	server := sandpit.Egress{Allow: []string{"pypi.org:443"}, DNS: []string{"93.184.216.34"}}
+	for _, c := range []struct {
+		allowed, addresses []string
+		granted            bool
+	}{
+		{[]string{"registries"}, []string{"public"}, false},
+		{[]string{"pypi.org:443"}, []string{"public"}, false},
+		{[]string{"pypi.org:443"}, []string{"93.184.216.0/24"}, true},
+		{[]string{"public"}, []string{"public"}, true},
+		{[]string{"all"}, []string{"public"}, true},
+		{[]string{"public"}, nil, false},
+	} {
+		for want, e := range map[string]sandpit.Egress{"resolve": asked, "dns": server} {
+			if part, _, err := Beyond(e, c.allowed, c.addresses); (part == "") != c.granted || part != "" && part != want || err != nil {
+				t.Errorf("%s with %v and %v: beyond in %q, %v", want, c.allowed, c.addresses, part, err)
+			}
+		}
+	}
+}
+
 func TestRequests(t *testing.T) {
 	rules := compile(t, sandpit.Egress{Allow: []string{"GET:https://a.test/x/*", "b.test"}, Deny: []string{"POST:https://b.test/admin"}})
 	a, b := Destination{Protocol: TCP, Host: "a.test", Port: 443}, Destination{Protocol: TCP, Host: "b.test", Port: 443}

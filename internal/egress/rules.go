@@ -98,7 +98,7 @@ func Beyond(e sandpit.Egress, allowed, addresses []string) (part, what string, e
 	if rule := rules.beyond(all); rule != "" {
 		return "egress", rule, nil
 	}
-	may, err := parseAddresses(addresses)
+	may, err := parseAddresses(addresses, all.preset.public)
 	if err != nil {
 		return "", "", err
 	}
@@ -115,7 +115,8 @@ func Beyond(e sandpit.Egress, allowed, addresses []string) (part, what string, e
 	return "", "", nil
 }
 
-// PublicAddresses stands for all public addresses in a policy's list.
+// PublicAddresses stands for all public addresses in a policy's list, if the policy also allows
+// a preset with all public addresses. Otherwise a caller could lead an allowed name anywhere.
 const PublicAddresses = "public"
 
 // ParseAddresses reads ADDRESS, CIDR or PublicAddresses. Errors match sandpit.ErrInvalid.
@@ -131,7 +132,7 @@ func ParseAddresses(text string) (netip.Prefix, error) {
 }
 
 // parseAddresses returns whether an address is among those that the texts name.
-func parseAddresses(texts []string) (func(netip.Addr) bool, error) {
+func parseAddresses(texts []string, public bool) (func(netip.Addr) bool, error) {
 	var named []netip.Prefix
 	for _, text := range texts {
 		p, err := ParseAddresses(text)
@@ -142,7 +143,7 @@ func parseAddresses(texts []string) (func(netip.Addr) bool, error) {
 	}
 	return func(a netip.Addr) bool {
 		return slices.ContainsFunc(named, func(p netip.Prefix) bool {
-			return p.Contains(a) || !p.IsValid() && netaddr.IsPublic(a)
+			return p.Contains(a) || !p.IsValid() && public && netaddr.IsPublic(a)
 		})
 	}, nil
 }

@@ -54,12 +54,12 @@ var private4 = sync.OnceValue(func() (all []netip.Prefix) {
 // is not a cloud's metadata service.
 func IsPrivate(a netip.Addr) bool {
 	a = a.Unmap()
-	return a.IsPrivate() && a.Zone() == "" && a != awsMetadata()
+	return a.IsPrivate() && a.Zone() == "" && !slices.ContainsFunc(metadata6(), func(block netip.Prefix) bool { return block.Contains(a) })
 }
 
 // IsPrivateNet reports whether every address of a network is private.
 func IsPrivateNet(p netip.Prefix) bool {
-	return IsPrivate(p.Masked().Addr()) && IsPrivate(Last(p)) && !p.Contains(awsMetadata())
+	return IsPrivate(p.Masked().Addr()) && IsPrivate(Last(p)) && !slices.ContainsFunc(metadata6(), p.Overlaps)
 }
 
 // Last returns the last address of a network.
@@ -72,11 +72,21 @@ func Last(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// awsMetadata is the metadata service of Amazon EC2 over IPv6 (EC2 user guide, "Use the
-// Instance Metadata Service").
-func awsMetadata() netip.Addr {
-	return netip.AddrFrom16([16]byte{0: 0xfd, 2: 0x0e, 3: 0xc2, 14: 2, 15: 0x54})
-}
+// metadata6 are metadata services of clouds, and what hands out their credentials, among the
+// private addresses of IPv6, as the providers document them.
+var metadata6 = sync.OnceValue(func() (all []netip.Prefix) {
+	for _, block := range [...]string{
+		"fd00:ec2::/32",       // Amazon: instances, time, DNS, and Pod Identity of EKS
+		"fd20:ce::/32",        // Google
+		"fd00:c1::/32",        // Oracle
+		"fd00:42::/32",        // Scaleway
+		"fd00:a9fe:a9fe::/48", // Akamai (Linode)
+		"fd00:100::/32",       // Alibaba
+	} {
+		all = append(all, netip.MustParsePrefix(block))
+	}
+	return all
+})
 
 // globalUnicast is the only part of IPv6 from which addresses are assigned (RFC 4291,
 // section 2.4, and IANA's registry of IPv6 addresses).

@@ -47,6 +47,7 @@ func TestNetworks(t *testing.T) {
 		"1.1.1.0/24": {true, false}, "0.0.0.0/0": {false, false}, "100.0.0.0/8": {false, false},
 		"10.0.0.0/8": {false, true}, "10.0.0.0/7": {false, false}, "192.168.1.0/24": {false, true}, "172.16.0.0/11": {false, false},
 		"2606:4700::/32": {true, false}, "::/0": {false, false}, "fd12::/16": {false, true}, "fd00:ec2::/32": {false, false}, "fc00::/7": {false, false},
+		"fd00:ec2::23/128": {false, false}, "fd20:ce::254/128": {false, false}, "fd20::/16": {false, false}, "fd00:c1::a9fe:a9fe/128": {false, false}, "fd00:42::42/128": {false, false},
 	} {
 		p := netip.MustParsePrefix(text)
 		if IsPublicNet(p) != want[0] || IsPrivateNet(p) != want[1] {

@@ -39,7 +39,7 @@ func (f foundSecrets) FindSecret(ctx context.Context, namespace string, use sand
 	}
 	r, err := stored.Resolve(use)
 	return engine.FoundSecret{
-		Variables: r.Variables, Hosts: r.Hosts, Allow: r.Rules(), Prefix: r.Prefix, Query: r.Query, Body: r.Body,
+		Variables: r.Variables, Hosts: r.Rules(), Allow: r.Rules(), Prefix: r.Prefix, Query: r.Query, Body: r.Body,
 		Value: r.Value, Shared: stored.Namespace == sharedSecrets,
 	}, err
 }

@@ -143,7 +143,7 @@ func TestSecrets(t *testing.T) {
 		!strings.HasPrefix(vars[0], "sk-sandpit") || !strings.HasPrefix(vars[1], "ghp_sandpit") || vars[2] != "VALUE-IN-THE-ENVIRONMENT" {
 		t.Fatalf("the sandbox has %q", vars)
 	}
-	if string(terms.Secrets[0].Value) != "value-of-team-a" || string(terms.Secrets[1].Value) != "value-of-the-server" || !slices.Equal(terms.Secrets[1].Hosts, []string{"api.github.com"}) {
+	if string(terms.Secrets[0].Value) != "value-of-team-a" || string(terms.Secrets[1].Value) != "value-of-the-server" || !slices.Equal(terms.Secrets[1].Hosts, []string{"api.github.com:443"}) {
 		t.Error("the network has other secrets")
 	}
 	if want := []string{"api.openai.com:443", "api.github.com:443"}; !slices.Equal(terms.Egress.Allow, want) {
@@ -161,7 +161,7 @@ func TestSecrets(t *testing.T) {
 	if err := createOf(t, other, second).Remove(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if terms, _ := n.of(1); len(terms.Secrets) != 1 || string(terms.Secrets[0].Value) != "value-in-a-file" || !slices.Equal(terms.Secrets[0].Hosts, []string{"file.example"}) {
+	if terms, _ := n.of(1); len(terms.Secrets) != 1 || string(terms.Secrets[0].Value) != "value-in-a-file" || !slices.Equal(terms.Secrets[0].Hosts, []string{"file.example:443"}) {
 		t.Error("a secret of the settings is not as it is there")
 	}
 
