@@ -388,12 +388,20 @@ func TestAttackF8OtherHostsOverHTTP(t *testing.T) {
 			t.Fatalf("an allowed request is answered with %d", got)
 		}
 	}
+	if got := request(t, c, "GET http://"+good+"?x HTTP/1.1\r\nHost: other.test\r\n\r\n"); got != http.StatusOK {
+		t.Errorf("a request for a URL is answered with %d", got)
+	}
 	if got := request(t, c, "GET / HTTP/1.1\r\nHost: evil.test\r\n\r\n"); got != http.StatusForbidden {
 		t.Errorf("another host in a later request is answered with %d", got)
 	}
 	for _, head := range []string{
 		"GET / HTTP/1.1\r\nHost: evil.test\r\n\r\n",
 		"GET http://evil.test/ HTTP/1.1\r\nHost: good.test\r\n\r\n",
+		"GET x:http://evil.test/p HTTP/1.1\r\nHost: good.test\r\n\r\n",
+		"GET http:http://evil.test/p HTTP/1.1\r\nHost: good.test\r\n\r\n",
+		"GET x:/p HTTP/1.1\r\nHost: good.test\r\n\r\n",
+		"GET ftp://good.test/ HTTP/1.1\r\nHost: good.test\r\n\r\n",
+		"GET * HTTP/1.1\r\nHost: good.test\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: good.test:1\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: good.test@evil.test\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: evil.test\x00.good.test\r\n\r\n",

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -107,9 +108,9 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 
 // rewrite leaves a request as it is, except for what is between two hosts only.
 func rewrite(r *httputil.ProxyRequest, scheme string) {
-	r.Out.URL.Scheme, r.Out.URL.Host = scheme, r.In.Host
-	r.Out.Trailer = r.In.Trailer           // the values come after the body
-	r.Out.URL.RawQuery = r.In.URL.RawQuery // also what Go can't parse
+	u := r.In.URL // of which nothing goes on that names a host
+	r.Out.URL = &url.URL{Scheme: scheme, Host: r.In.Host, Path: u.Path, RawPath: u.RawPath, RawQuery: u.RawQuery, ForceQuery: u.ForceQuery}
+	r.Out.Trailer = r.In.Trailer // the values come after the body
 	if offersHTTP(r.Out.Header.Get("Upgrade")) {
 		r.Out.Header.Del("Upgrade") // to requests that nobody here would read
 		r.Out.Header.Del("Connection")
@@ -142,6 +143,9 @@ func (n *Network) request(d *dialler, r *http.Request) sandpit.EgressDecision {
 	if r.Method == http.MethodConnect {
 		return deny("CONNECT on a connection to %s", d.to)
 	}
+	if !originTarget(r) {
+		return deny("HTTP asks for neither a path nor a URL of http or https on a connection to %s", d.to)
+	}
 	host, port := r.Host, ""
 	if h, p, err := net.SplitHostPort(host); err == nil {
 		host, port = h, p
@@ -163,6 +167,21 @@ func (n *Network) request(d *dialler, r *http.Request) sandpit.EgressDecision {
 		return deny("HTTP asks for %s on a connection to %s", name, d.to)
 	}
 	return decideRequest(n.rules.Load().rules, d.to, r)
+}
+
+// originTarget reports whether the target of a request is a path, a URL of HTTP, or the * of OPTIONS
+// (RFC 9112, section 3.2). Of a URL, the Host of r is that of the URL, and not the header's.
+func originTarget(r *http.Request) bool {
+	u := r.URL
+	switch {
+	case u.Opaque != "":
+		return false
+	case u.Scheme != "" || u.Host != "":
+		return (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && (u.Path == "" || u.Path[0] == '/')
+	case u.Path == "*":
+		return r.Method == http.MethodOptions
+	}
+	return strings.HasPrefix(u.Path, "/")
 }
 
 // refuse answers a request that is not allowed.
