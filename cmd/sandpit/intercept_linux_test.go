@@ -87,7 +87,15 @@ func TestBoundSecretsStayOutside(t *testing.T) {
 	testkit.NeedRoot(t, "to read the memory of processes")
 	testkit.NeedProgram(t, "curl")
 	home, authority := shortHome(t), newAuthority(t)
-	ca := filepath.Join(t.TempDir(), "ca.pem")
+	dir, err := os.MkdirTemp("", "sandpit-roots") // which the network process, a user without files, can read
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ca := filepath.Join(dir, "ca.pem")
 	writeFile(t, ca, authority.pem)
 	t.Setenv("SSL_CERT_FILE", ca) // which the server trusts in origins
 	var key, password atomic.Value
