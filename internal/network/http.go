@@ -83,7 +83,7 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 				n.refuse(w, r, d, *v)
 				return
 			}
-			proxy.ServeHTTP(w, r)
+			proxy.ServeHTTP(hidingWriter{w, p}, r)
 		}),
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams}, Protocols: new(http.Protocols),
 		MaxHeaderBytes: maxHead, IdleTimeout: headTimeout, ReadHeaderTimeout: headTimeout,

@@ -282,6 +282,7 @@ func (p *put) hideResponse(r *http.Response) {
 		return
 	}
 	p.hideHeader(r.Header)
+	p.hideHeader(r.Trailer) // the names, which are sent before the body
 	if r.StatusCode == http.StatusSwitchingProtocols || r.Body == nil {
 		return
 	}
@@ -290,8 +291,13 @@ func (p *put) hideResponse(r *http.Response) {
 	r.Body = body
 }
 
+// hideHeader also drops fields whose name has a value, in whatever case.
 func (p *put) hideHeader(h http.Header) {
-	for _, values := range h {
+	for name, values := range h {
+		if p.inName(name) {
+			delete(h, name)
+			continue
+		}
 		for i := range values {
 			for _, s := range p.hidden {
 				values[i] = strings.ReplaceAll(values[i], string(s.find), string(s.put))
@@ -299,3 +305,26 @@ func (p *put) hideHeader(h http.Header) {
 		}
 	}
 }
+
+func (p *put) inName(name string) bool {
+	return slices.ContainsFunc(p.hidden, func(s substitution) bool {
+		return strings.Contains(strings.ToLower(name), strings.ToLower(string(s.find)))
+	})
+}
+
+// hidingWriter takes values out of informational responses (1xx), which httputil.ReverseProxy passes on
+// without ModifyResponse.
+type hidingWriter struct {
+	http.ResponseWriter
+	put *put
+}
+
+func (w hidingWriter) WriteHeader(status int) {
+	if status < http.StatusOK {
+		w.put.hideHeader(w.Header())
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap is for http.ResponseController.
+func (w hidingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -11,6 +11,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
 	"strconv"
 	"strings"
 	"testing"
@@ -363,6 +365,48 @@ func TestEchoedSecrets(t *testing.T) {
 			if strings.Contains(all.String(), v) || strings.Contains(encoded, v) {
 				t.Errorf("%q came back: %s", v, all.String())
 			}
+		}
+	})
+}
+
+// Values don't come back in informational responses, nor in the names of fields.
+func TestEchoedSecretsInHeads(t *testing.T) {
+	both(t, func(t *testing.T, inside, outside bool) {
+		o := newOrigin(t, outside, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Link", "</"+r.Header.Get("X-Key")+">")
+			w.WriteHeader(http.StatusEarlyHints)
+			w.Header().Set("X-"+r.Header.Get("X-Key"), "x")
+			w.Header().Set("Trailer", "Y-"+r.Header.Get("X-Key"))
+			w.WriteHeader(http.StatusOK)
+			_ = http.NewResponseController(w).Flush()
+			w.Header().Set("Y-"+r.Header.Get("X-Key"), "y")
+		}))
+		secrets := twoSecrets(false, false)
+		secrets[0].Value = []byte("Secret-Value-Of-A-Service")
+		b := newSandboxed(t, o.terms(t, secrets, "good.test:PORT"))
+		var all bytes.Buffer
+		hints := 0
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+			hints++
+			return http.Header(h).Write(&all)
+		}})
+		r, _ := http.NewRequestWithContext(ctx, "GET", o.url("/"), nil)
+		r.Header.Set("X-Key", placeholder)
+		res, err := b.client("good.test", o.port, inside).Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		if _, err := io.Copy(&all, res.Body); err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Header.Write(&all)
+		_ = res.Trailer.Write(&all)
+		if hints != 1 || !strings.Contains(all.String(), "Link: </sandpit-placeholder") {
+			t.Errorf("%d informational responses: %s", hints, all.String())
+		}
+		if strings.Contains(strings.ToLower(all.String()), "secret-value") {
+			t.Errorf("it came back: %s", all.String())
 		}
 	})
 }
