@@ -23,8 +23,10 @@ import (
 )
 
 const (
-	maxHead     = 1 << 20         // bytes of a request's header
-	headTimeout = 5 * time.Minute // for a request's header, which may come late on a connection that is kept
+	maxHead         = 64 << 10         // bytes of a request's header; parsed, it takes several times as much
+	maxResponseHead = 256 << 10        // bytes of a response's header
+	headTimeout     = 30 * time.Second // for a request's header, from its first bytes
+	idleTimeout     = 5 * time.Minute  // between requests
 )
 
 // serveHTTP passes requests on one by one. Each is read whole and written anew, so that nobody
@@ -47,6 +49,9 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 		DisableCompression: true, // the client asks for it itself
 		MaxConnsPerHost:    1,
 		Protocols:          new(http.Protocols),
+		// There is no ResponseHeaderTimeout: some answers take many minutes, and the
+		// connection counts as the sandbox's for as long as it waits.
+		MaxResponseHeaderBytes: maxResponseHead,
 	}
 	transport.Protocols.SetHTTP1(true)
 	scheme := "http"
@@ -86,7 +91,7 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 			proxy.ServeHTTP(hidingWriter{w, p}, r)
 		}),
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams}, Protocols: new(http.Protocols),
-		MaxHeaderBytes: maxHead, IdleTimeout: headTimeout, ReadHeaderTimeout: headTimeout,
+		MaxHeaderBytes: maxHead, IdleTimeout: idleTimeout, ReadHeaderTimeout: headTimeout,
 		ErrorLog:    log.New(io.Discard, "", 0),
 		BaseContext: func(net.Listener) context.Context { return n.ctx },
 	}

@@ -18,8 +18,10 @@ import (
 )
 
 const (
-	maxStreams       = 100 // requests at once on a connection over HTTP/2
-	maxSessions      = 64  // with origins, that are kept to be resumed
+	maxStreams       = 32        // requests at once on a connection over HTTP/2
+	maxUnread        = 256 << 10 // bytes of a response over HTTP/2 that the sandbox has not read
+	maxUnreadInAll   = 1 << 20   // of all responses on a connection
+	maxSessions      = 64        // with origins, that are kept to be resumed
 	handshakeTimeout = 20 * time.Second
 )
 
@@ -72,6 +74,7 @@ func (i *interception) transport(t *http.Transport, d *dialler) {
 	t.TLSHandshakeTimeout = handshakeTimeout
 	t.ExpectContinueTimeout = time.Second // as curl waits
 	t.MaxConnsPerHost = 0                 // the streams of HTTP/2 may need one each, of an origin without it
+	t.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: maxUnread, MaxReceiveBufferPerConnection: maxUnreadInAll}
 	t.Protocols.SetHTTP2(true)
 }
 

@@ -1,0 +1,95 @@
+package network
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// The head of a request is read up to a bound.
+func TestLongRequestHeads(t *testing.T) {
+	a := serveHTTP(t, func(http.ResponseWriter, *http.Request) {})
+	in := join(t, good(sandpit.EgressBounds{}))
+	for size, allowed := range map[int]bool{maxHead / 2: true, 2 * maxHead: false} {
+		head := "GET / HTTP/1.1\r\nHost: good.test\r\n" + strings.Repeat("A: b\r\n", size/len("A: b\r\n")) + "\r\n"
+		if got := request(t, in.must(at("good.test", a)), head); (got == http.StatusOK) != allowed {
+			t.Errorf("a head of %d bytes is answered with %d", size, got)
+		}
+	}
+}
+
+// The head of a response is read up to a bound.
+func TestLongResponseHeads(t *testing.T) {
+	var size atomic.Int64
+	a := listen(t, func(c net.Conn) {
+		if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+			_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nConnection: close\r\n%s\r\n", strings.Repeat("A: b\r\n", int(size.Load())/len("A: b\r\n")))
+		}
+	})
+	in := join(t, good(sandpit.EgressBounds{}))
+	for bytes, want := range map[int]int{maxResponseHead / 2: http.StatusOK, 2 * maxResponseHead: http.StatusBadGateway} {
+		size.Store(int64(bytes))
+		if got := request(t, in.must(at("good.test", a)), "GET / HTTP/1.1\r\nHost: good.test\r\n\r\n"); got != want {
+			t.Errorf("a head of %d bytes gives %d, not %d", bytes, got, want)
+		}
+	}
+}
+
+// What origins send over HTTP/2 and the sandbox does not read is bounded.
+func TestUnreadStreams(t *testing.T) {
+	var sent atomic.Int64
+	o := newOrigin(t, true, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for b := make([]byte, 16<<10); ; {
+			n, err := w.Write(b)
+			sent.Add(int64(n))
+			if err != nil {
+				return
+			}
+		}
+	}))
+	in := joinOn(t, o.terms(t, nil, "GET:https://good.test:PORT/*"))
+	authority := fmt.Sprintf("good.test:%d", o.port)
+	c := tls.Client(in.must(authority), &tls.Config{ServerName: "good.test", InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+	if _, err := io.WriteString(c, http2.ClientPreface); err != nil {
+		t.Fatal(err)
+	}
+	f := http2.NewFramer(c, c)
+	if err := f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}); err != nil {
+		t.Fatal(err)
+	}
+	const streams = 20
+	for i := range streams {
+		var head bytes.Buffer
+		e := hpack.NewEncoder(&head)
+		for _, field := range [][2]string{{":method", "GET"}, {":scheme", "https"}, {":authority", authority}, {":path", "/x"}} {
+			_ = e.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]})
+		}
+		if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*i + 1), BlockFragment: head.Bytes(), EndStream: true, EndHeaders: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var last int64
+	in.wait("an end of what is sent", func() bool {
+		time.Sleep(200 * time.Millisecond)
+		was := last
+		last = sent.Load()
+		return last == was && last > 0
+	})
+	if most := int64(maxUnreadInAll + streams*(128<<10)); last > most { // some of a stream is on its way
+		t.Errorf("%d bytes were sent that nobody has read; at most %d are held", last, most)
+	}
+	_ = c.NetConn().Close()
+}
