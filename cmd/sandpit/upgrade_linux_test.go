@@ -24,7 +24,7 @@ import (
 // (internal/state), of a handle or a record (driver.HandleVersion, the engine's
 // dataVersion) or of the guest's protocol (wire.MinVersion), or of the API that the
 // commands of one program and the server of the other speak.
-const upgradeFrom = "3a35be03642fbb463a238e6ae31bbe040ac29c55"
+const upgradeFrom = "1d66e0676172a0aa22adfa6821cbc60698ea4319"
 
 // TestUpgrade replaces a server of an older program by the one under test, when
 // it has ended and when it was killed, and looks whether anything is lost; then
