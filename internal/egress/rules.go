@@ -360,5 +360,5 @@ func (r *Rules) Request(d Destination, method, path string) sandpit.EgressDecisi
 	if r.preset.public {
 		return sandpit.EgressDecision{Allowed: true, Rule: r.presetName, Why: "allowed by the preset " + r.presetName}
 	}
-	return sandpit.EgressDecision{Why: "no rule allows " + method + " " + fault.Clip(path)}
+	return sandpit.EgressDecision{Why: "no rule allows " + fault.Clip(method) + " " + fault.Clip(path)}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/egress"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 // flows has the open connections of a sandbox, and the last that ended. It is safe for
@@ -52,8 +53,9 @@ func (all *denials) list() []sandpit.EgressDenial {
 }
 
 const (
-	maxEnded  = 512 // flows that are kept, at most about 500 bytes each
+	maxEnded  = 512 // flows that are kept
 	maxDenied = 64  // destinations
+	maxText   = 200 // bytes of a reason, a rule or an error, of which the sandbox may have written a part
 )
 
 // flow is one connection, or an attempt to make one.
@@ -83,11 +85,13 @@ func (fs *flows) begin(to egress.Destination) *flow {
 	return f
 }
 
-// decide notes a decision. The last one counts.
-func (f *flow) decide(d sandpit.EgressDecision) {
+// decide notes a decision, and returns it as it is noted. The last one counts.
+func (f *flow) decide(d sandpit.EgressDecision) sandpit.EgressDecision {
+	d.Rule, d.Why = notation.Printable(d.Rule, maxText), notation.Printable(d.Why, maxText)
 	f.all.mu.Lock()
 	defer f.all.mu.Unlock()
 	f.info.EgressDecision = d
+	return d
 }
 
 // dialled notes the address that was dialled.
@@ -137,7 +141,7 @@ func (f *flow) finish(err error) {
 		err = f.cause
 	}
 	if err != nil && f.info.Allowed {
-		f.info.Error = err.Error()
+		f.info.Error = notation.Printable(err.Error(), maxText)
 	}
 	if !f.info.Allowed {
 		fs.deny(f)
@@ -190,20 +194,16 @@ const protocolDNS = "dns"
 
 // refused notes that the sandbox asked for the address of a name that is not allowed.
 func (fs *flows) refused(name, why string) {
-	f := fs.begin(egress.Destination{Host: name})
-	fs.mu.Lock()
-	f.info.Protocol, f.info.Why = protocolDNS, why
-	fs.mu.Unlock()
+	f := fs.begin(egress.Destination{Protocol: protocolDNS, Host: name})
+	f.decide(sandpit.EgressDecision{Why: why})
 	f.finish(nil)
 }
 
 // unresolved notes that the addresses of an allowed name could not be found.
 func (fs *flows) unresolved(name string, d sandpit.EgressDecision, err error) {
-	f := fs.begin(egress.Destination{Host: name})
-	fs.mu.Lock()
-	f.info.Protocol, f.info.EgressDecision = protocolDNS, d
-	f.info.Allowed = true // some destination of it is
-	fs.mu.Unlock()
+	f := fs.begin(egress.Destination{Protocol: protocolDNS, Host: name})
+	d.Allowed = true // some destination of it is
+	f.decide(d)
 	f.finish(err)
 }
 

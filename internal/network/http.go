@@ -192,7 +192,7 @@ func originTarget(r *http.Request) bool {
 // refuse answers a request that is not allowed.
 func (n *Network) refuse(w http.ResponseWriter, r *http.Request, d *dialler, v sandpit.EgressDecision) {
 	f := n.flows.begin(d.to)
-	f.decide(v)
+	v = f.decide(v)
 	f.finish(nil)
 	if r.ProtoMajor == 1 { // in HTTP/2 other requests go on
 		w.Header().Set("Connection", "close")

@@ -19,8 +19,42 @@ import (
 // version changes with the protocol. The two ends differ only if the wrong program was started.
 const version = 1
 
-// maxMessage bounds a message in bytes: more than the largest terms, and the largest log.
+// maxMessage bounds a message in bytes: more than the largest terms. Answers are made to fit.
 const maxMessage = 16 << 20
+
+// maxTexts bounds the flows and denials of an answer, as sizeOf counts them.
+const maxTexts = maxMessage / 2
+
+// sizeOf returns the most bytes that a flow or denial with these texts takes in JSON, which escapes a byte as
+// \u0026 at worst.
+func sizeOf(texts ...string) int {
+	size := 300 // names of fields, numbers and times
+	for _, t := range texts {
+		size += 6 * len(t)
+	}
+	return size
+}
+
+func sizeOfDenials(all []sandpit.EgressDenial) (size int) {
+	for _, d := range all {
+		size += sizeOf(d.Destination, d.Rule, d.Why)
+	}
+	return size
+}
+
+// fit returns as many of the newest flows as fit into an answer. The others count as lost.
+func fit(l sandpit.EgressLog) sandpit.EgressLog {
+	left, first := maxTexts-sizeOfDenials(l.Denials), len(l.Flows)
+	for ; first > 0; first-- {
+		f := &l.Flows[first-1]
+		if left -= sizeOf(f.Protocol, f.Host, f.Address, f.Rule, f.Why, f.Error); left < 0 {
+			break
+		}
+	}
+	l.Lost += int64(first)
+	l.Flows = l.Flows[first:]
+	return l
+}
 
 // op says what a message asks for.
 type op string
@@ -81,16 +115,18 @@ func (f *failure) err() error {
 	return err
 }
 
-// send writes a message, and with it the descriptor fd unless that is negative. Only one caller
-// may send at a time.
-func send(c *net.UnixConn, m *message, fd int) error {
+// encode returns the body of a message.
+func encode(m *message) ([]byte, error) {
 	body, err := json.Marshal(m)
-	if err != nil {
-		return err
+	if err == nil && len(body) > maxMessage {
+		err = fault.Errorf(sandpit.ErrQuota, "a message of %d bytes exceeds the limit of %d", len(body), maxMessage)
 	}
-	if len(body) > maxMessage {
-		return fault.Errorf(sandpit.ErrQuota, "a message of %d bytes exceeds the limit of %d", len(body), maxMessage)
-	}
+	return body, err
+}
+
+// send writes the body of a message, and with it the descriptor fd unless that is negative. Only one
+// caller may send at a time.
+func send(c *net.UnixConn, body []byte, fd int) error {
 	var rights []byte
 	if fd >= 0 {
 		rights = syscall.UnixRights(fd)
@@ -99,7 +135,7 @@ func send(c *net.UnixConn, m *message, fd int) error {
 	if n, _, err := c.WriteMsgUnix(head, rights, nil); err != nil || n != len(head) {
 		return errors.Join(err, io.ErrShortWrite)
 	}
-	_, err = c.Write(body)
+	_, err := c.Write(body)
 	return err
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/netaddr"
+	"github.com/sandpit-dev/sandpit/internal/network"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
@@ -296,6 +297,62 @@ func TestSummary(t *testing.T) {
 	} {
 		if got := summary(strings.NewReader(c.text)); got != c.want {
 			t.Errorf("%.40q is told as %q, not %q", c.text, got, c.want)
+		}
+	}
+}
+
+// TestLargeLog checks that the newest flows of any log fit into a message.
+func TestLargeLog(t *testing.T) {
+	worst := sandpit.EgressDecision{Rule: strings.Repeat("&", 200), Why: strings.Repeat("<", 200)}
+	var l sandpit.EgressLog
+	const flows = 10000
+	for i := range flows {
+		l.Flows = append(l.Flows, sandpit.Flow{Host: strings.Repeat("x", 253), EgressDecision: worst, Error: worst.Why, Sent: int64(i)})
+	}
+	l.Denials = []sandpit.EgressDenial{{Destination: l.Flows[0].Host, Rule: worst.Rule, Why: worst.Why}}
+	l.Lost = 5
+	fitting := fit(l)
+	if body, err := encode(&message{Log: &fitting}); err != nil {
+		t.Errorf("%d bytes: %v", len(body), err)
+	}
+	n := len(fitting.Flows)
+	if n < flows/10 || n == flows || fitting.Flows[n-1].Sent != flows-1 || fitting.Lost != int64(5+flows-n) || len(fitting.Denials) != 1 {
+		t.Errorf("%d flows are kept, %d are lost, %d denials", n, fitting.Lost, len(fitting.Denials))
+	}
+	l.Flows = l.Flows[:10]
+	if small := fit(l); len(small.Flows) != 10 || small.Lost != 5 {
+		t.Errorf("of 10 flows %d are kept", len(small.Flows))
+	}
+}
+
+// TestCountsThatDoNotFit checks that denials without room in an answer come with a later one, and that
+// traffic is always counted.
+func TestCountsThatDoNotFit(t *testing.T) {
+	p := &process{joined: map[uint64]*network.Network{}}
+	const boxes = 3
+	for i := range uint64(boxes) {
+		file, inside := pair(t)
+		n, err := network.New(file, terms("good.test"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(n.Close)
+		ask(t, inside)
+		p.joined[i] = n
+	}
+	told := map[uint64]bool{}
+	for _, c := range []struct{ size, want int }{{1, 1}, {maxTexts, boxes}} {
+		all := p.counts(c.size)
+		for _, n := range all {
+			if len(n.Denials) > 0 {
+				told[n.Sandbox] = true
+			}
+			if n.Traffic.Denials == 0 {
+				t.Errorf("the traffic is %+v", n.Traffic)
+			}
+		}
+		if len(all) != boxes || len(told) != c.want {
+			t.Errorf("counts of %d sandboxes, denials of %d; want %d and %d", len(all), len(told), boxes, c.want)
 		}
 	}
 }

@@ -30,7 +30,8 @@ const answerTime = 10 * time.Second
 type child struct {
 	conn *net.UnixConn
 	cmd  *exec.Cmd
-	gone chan struct{} // closed when it has ended
+	gone chan struct{}  // closed when it has ended
+	note func([]counts) // is called with all that come, also when nobody waits for them any more
 
 	sending sync.Mutex
 
@@ -45,7 +46,7 @@ type child struct {
 var errGone = errors.New("the network process has ended")
 
 // startChild starts the process and waits until it answers.
-func startChild(program string) (c *child, gaps []string, err error) {
+func startChild(program string, note func([]counts)) (c *child, gaps []string, err error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, os.NewSyscallError("socketpair", err)
@@ -57,7 +58,7 @@ func startChild(program string) (c *child, gaps []string, err error) {
 		theirs.Close()
 		return nil, nil, err
 	}
-	c = &child{conn: conn.(*net.UnixConn), gone: make(chan struct{}), waiting: map[uint64]chan *message{}}
+	c = &child{conn: conn.(*net.UnixConn), gone: make(chan struct{}), note: note, waiting: map[uint64]chan *message{}}
 	stderr, said, err := os.Pipe()
 	if err != nil {
 		theirs.Close()
@@ -139,13 +140,14 @@ func (c *child) ask(ctx context.Context, m *message, fd int) (*message, error) {
 		delete(c.waiting, m.ID)
 		c.mu.Unlock()
 	}()
-	c.sending.Lock()
-	_ = c.conn.SetWriteDeadline(time.Now().Add(answerTime))
-	err := send(c.conn, m, fd)
-	c.sending.Unlock()
-	if errors.Is(err, sandpit.ErrQuota) {
+	body, err := encode(m)
+	if err != nil {
 		return nil, err
 	}
+	c.sending.Lock()
+	_ = c.conn.SetWriteDeadline(time.Now().Add(answerTime))
+	err = send(c.conn, body, fd)
+	c.sending.Unlock()
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		c.kill(fmt.Errorf("it did not listen for %s", answerTime))
@@ -195,6 +197,9 @@ func (c *child) hear(stderr *os.File) {
 		}
 		if file != nil {
 			file.Close()
+		}
+		if m.Op == opCounts {
+			c.note(m.Counts)
 		}
 		c.mu.Lock()
 		answered := c.waiting[m.ID]

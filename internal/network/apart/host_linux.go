@@ -105,7 +105,7 @@ func (h *Host) keep() {
 
 // once starts a process, hands the sandboxes over to it, and returns why it has ended.
 func (h *Host) once() error {
-	c, gaps, err := startChild(h.program)
+	c, gaps, err := startChild(h.program, h.note)
 	if err != nil {
 		return err
 	}
@@ -236,12 +236,13 @@ func (h *Host) count() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)
 	defer cancel()
-	a, err := c.ask(ctx, &message{Op: opCounts}, -1)
+	_, _ = c.ask(ctx, &message{Op: opCounts}, -1) // else the last ones count
 	h.counted = time.Now()
-	if err != nil {
-		return // the last ones count
-	}
-	for _, n := range a.Counts {
+}
+
+// note notes counts of sandboxes.
+func (h *Host) note(all []counts) {
+	for _, n := range all {
 		h.mu.Lock()
 		m := h.members[n.Sandbox]
 		h.mu.Unlock()

@@ -146,11 +146,13 @@ func limitMemory() {
 
 func (p *process) answer(to, m *message, err error) {
 	m.ID, m.Op, m.Failed = to.ID, to.Op, failureOf(err)
+	body, err := encode(m)
+	if err != nil {
+		body, _ = encode(&message{ID: to.ID, Op: to.Op, Failed: failureOf(err)})
+	}
 	p.sending.Lock()
 	defer p.sending.Unlock()
-	if err := send(p.conn, m, -1); errors.Is(err, sandpit.ErrQuota) {
-		_ = send(p.conn, &message{ID: to.ID, Op: to.Op, Failed: failureOf(err)}, -1)
-	}
+	_ = send(p.conn, body, -1) // that it failed, receive says
 }
 
 func (p *process) handle(m *message, file *os.File) {
@@ -168,7 +170,7 @@ func (p *process) handle(m *message, file *os.File) {
 	case m.Op == opHello:
 		p.answer(m, &message{Version: version}, nil)
 	case m.Op == opCounts:
-		p.answer(m, &message{Counts: p.counts()}, nil)
+		go func() { p.answer(m, &message{Counts: p.counts(maxTexts)}, nil) }()
 	case j == nil && m.Op == opLeave:
 		p.answer(m, new(message), nil)
 	case j == nil:
@@ -176,12 +178,14 @@ func (p *process) handle(m *message, file *os.File) {
 	case m.Op == opSet && m.Terms != nil:
 		p.answer(m, new(message), j.Set(*m.Terms))
 	case m.Op == opLog:
-		l := j.Log()
-		p.answer(m, &message{Log: &l}, nil)
+		go func() {
+			l := fit(j.Log())
+			p.answer(m, &message{Log: &l}, nil)
+		}()
 	case m.Op == opLeave:
 		go func() {
 			j.Close()
-			p.answer(m, &message{Counts: []counts{countsOf(m.Sandbox, j)}}, nil)
+			p.answer(m, &message{Counts: []counts{{Sandbox: m.Sandbox, Traffic: j.Traffic(), Denials: j.Denials()}}}, nil)
 		}()
 	default:
 		p.answer(m, new(message), fault.Invalidf("unknown request %q", m.Op))
@@ -213,17 +217,19 @@ func (p *process) join(m *message, file *os.File) error {
 	return nil
 }
 
-// counts returns those of all sandboxes.
-func (p *process) counts() []counts {
+// counts returns those of all sandboxes. Once the denials exceed a size, as sizeOf counts it, the others
+// are left for the next time.
+func (p *process) counts(size int) []counts {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	all := make([]counts, 0, len(p.joined))
 	for id, j := range p.joined {
-		all = append(all, countsOf(id, j))
+		n := counts{Sandbox: id, Traffic: j.Traffic()}
+		if size > 0 {
+			n.Denials = j.Denials()
+			size -= sizeOfDenials(n.Denials)
+		}
+		all = append(all, n)
 	}
 	return all
-}
-
-func countsOf(sandbox uint64, n *network.Network) counts {
-	return counts{Sandbox: sandbox, Traffic: n.Traffic(), Denials: n.Denials()}
 }
