@@ -123,14 +123,12 @@ func (ss secrets) put(r *http.Request, to egress.Destination, secure bool) (*htt
 		p.hide(s, string(s.Value))
 	}
 	r.Header = r.Header.Clone()
-	used := false
 	for name, values := range r.Header {
 		for i, v := range values {
 			next, err := p.header(v, mine, others, to)
 			if err != nil {
 				return r, p
 			}
-			used = used || next != v
 			values[i] = next
 		}
 		if i := others.in(name); i >= 0 {
@@ -148,7 +146,7 @@ func (ss secrets) put(r *http.Request, to egress.Destination, secure bool) (*htt
 			u := *r.URL
 			u.RawQuery = strings.ReplaceAll(u.RawQuery, s.Placeholder, url.QueryEscape(string(s.Value)))
 			p.hide(s, url.QueryEscape(string(s.Value)))
-			r.URL, used = &u, true
+			r.URL = &u
 		}
 		if s.Body {
 			value := inBodyOf(r, string(s.Value))
@@ -156,14 +154,16 @@ func (ss secrets) put(r *http.Request, to egress.Destination, secure bool) (*htt
 			inBody = append(inBody, substitution{find: []byte(s.Placeholder), put: []byte(value)})
 		}
 	}
-	used = used || len(inBody) > 0
 	replaced := len(inBody) > 0
 	for _, s := range others {
 		inBody = append(inBody, substitution{find: []byte(s.Placeholder), refuse: func() error { return p.misplaced(s, to) }})
 	}
 	p.body(r, inBody, replaced)
-	if used && len(p.hidden) > 0 {
-		r.Header.Set("Accept-Encoding", "identity") // what comes back can be read
+	if len(p.hidden) > 0 {
+		// What comes back can be read, and whole: it may be a value that an earlier request has stored.
+		r.Header.Set("Accept-Encoding", "identity")
+		r.Header.Del("Range")
+		r.Header.Del("If-Range")
 	}
 	return r, p
 }
@@ -269,7 +269,7 @@ func (p *put) hide(s secret, value string) {
 	if len(value) < minHidden || slices.ContainsFunc(p.hidden, func(h substitution) bool { return string(h.find) == value }) {
 		return
 	}
-	// As long as the value, so that lengths and ranges stay right.
+	// As long as the value, so that lengths stay right.
 	cover := bytes.Repeat([]byte("*"), len(value))
 	copy(cover, s.Placeholder)
 	p.hidden = append(p.hidden, substitution{find: []byte(value), put: cover})

@@ -2,6 +2,7 @@ package network
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -364,6 +365,36 @@ func TestEchoedSecrets(t *testing.T) {
 		for _, v := range []string{value, "dXNlcjpzM2Ny"} {
 			if strings.Contains(all.String(), v) || strings.Contains(encoded, v) {
 				t.Errorf("%q came back: %s", v, all.String())
+			}
+		}
+	})
+}
+
+// A value that an origin has stored does not come back in a later request: neither compressed nor in parts.
+func TestStoredSecrets(t *testing.T) {
+	both(t, func(t *testing.T, inside, outside bool) {
+		var stored string
+		o := newOrigin(t, outside, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case r.Method == "PUT":
+				stored = r.Header.Get("X-Key")
+			case strings.Contains(r.Header.Get("Accept-Encoding"), "gzip"):
+				w.Header().Set("Content-Encoding", "gzip")
+				z := gzip.NewWriter(w)
+				_, _ = io.WriteString(z, stored)
+				_ = z.Close()
+			default:
+				http.ServeContent(w, r, "x.txt", time.Time{}, strings.NewReader(stored))
+			}
+		}))
+		b := newSandboxed(t, o.terms(t, twoSecrets(false, false), "good.test:PORT"))
+		c := b.client("good.test", o.port, inside)
+		if status, text := do(t, c, "PUT", o.url("/"), nil, "X-Key", placeholder); status != 200 || stored != value {
+			t.Fatal(status, text, stored)
+		}
+		for _, header := range [][]string{{"Accept-Encoding", "gzip"}, {"Range", "bytes=0-9"}, {"Range", "bytes=10-"}} {
+			if status, text := do(t, c, "GET", o.url("/"), nil, header...); status != 200 || text != placeholder[:len(value)] {
+				t.Errorf("%s: %d %q", header, status, text)
 			}
 		}
 	})
