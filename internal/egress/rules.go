@@ -290,6 +290,20 @@ func (r *Rules) Denies(d Destination) (sandpit.EgressDecision, bool) {
 	return sandpit.EgressDecision{Rule: r.deny[i].Text, Why: "denied by the rule " + r.deny[i].Text}, true
 }
 
+// Around says why a connection to an address may not ask for a name in TLS, or "". It is not a way around
+// rules that deny the name or that are about its requests, which nobody sees on such a connection.
+func (r *Rules) Around(d Destination, name string) string {
+	d.Host = name
+	denied, yes := r.Denies(d)
+	switch {
+	case yes:
+		return denied.Why
+	case r.Intercepts(d):
+		return "requests to " + name + " are decided one by one, which takes a connection by its name"
+	}
+	return ""
+}
+
 func (r *Rule) about(d Destination) bool {
 	return r.serves(d.Protocol, d.Port) && (d.Host != "" && r.names(d.Host) || d.Host == "" && r.covers(d.Addr))
 }

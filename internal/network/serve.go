@@ -252,11 +252,10 @@ func checkHello(r *bufio.Reader, to egress.Destination, rules *egress.Rules) (wh
 		return "the server name of TLS is not valid: " + err.Error()
 	case to.Host != "" && name != to.Host:
 		return "TLS asks for " + name + " on a connection to " + to.Host
+	case to.Host == "":
+		return rules.Around(to, name)
 	}
-	// A connection by address is not a way around a rule that denies a name.
-	to.Host = name
-	denied, _ := rules.Denies(to)
-	return denied.Why
+	return ""
 }
 
 // peekConn reads what r has and will have, without consuming it. It can't be written to.

@@ -12,9 +12,11 @@ import (
 )
 
 // The name in a ClientHello is that of the connection; where there is none, it is at least not one
-// that is denied.
+// that is denied, or whose requests have to be seen.
 func TestNamesInTLS(t *testing.T) {
-	rules, err := egress.Compile(sandpit.Egress{Preset: sandpit.EgressPublic, Deny: []string{"evil.test"}})
+	rules, err := egress.Compile(sandpit.Egress{
+		Preset: sandpit.EgressPublic, Deny: []string{"evil.test", "DELETE:https://no-delete.test/*"}, Allow: []string{"GET:https://only-get.test/*"},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,6 +33,8 @@ func TestNamesInTLS(t *testing.T) {
 		{byName, "", false},
 		{byAddr, "good.test", true},
 		{byAddr, "evil.test", false},
+		{byAddr, "no-delete.test", false},
+		{byAddr, "only-get.test", false},
 		{byAddr, "", true},
 	} {
 		client, server := net.Pipe()
