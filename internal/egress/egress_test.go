@@ -148,6 +148,9 @@ func TestDialable(t *testing.T) {
 		{sandpit.Egress{Allow: []string{"a.test", "10.0.0.0/24:443", "0.0.0.0/0"}}, "a.test", "10.0.0.5", "10.0.1.5 127.0.0.1"},
 		{sandpit.Egress{Allow: []string{"a.test", "10.0.0.0/24:80"}}, "a.test", "1.2.3.4", "10.0.0.5"},
 		{sandpit.Egress{Preset: "all"}, "a.test", "10.0.0.5 fd12::1", "127.0.0.1 169.254.169.254 fd00:ec2::254 100.64.0.1"},
+		{sandpit.Egress{Preset: "public"}, "a.test", "1.2.3.4", "8.8.8.8 ::ffff:1.1.1.1 2620:fe::fe"},
+		{sandpit.Egress{Preset: "public", Allow: []string{"a.test", "9.9.9.9"}}, "a.test", "8.8.8.8 9.9.9.9", ""},
+		{sandpit.Egress{Preset: "public", Allow: []string{"9.9.9.9"}, Resolve: []string{"a.test:1.1.1.1"}}, "a.test", "9.9.9.9 1.1.1.1", "8.8.8.8"},
 		{sandpit.Egress{Preset: "public", Deny: []string{"1.2.3.0/24"}}, "a.test", "1.2.4.1", "1.2.3.4 10.0.0.1"},
 		{sandpit.Egress{Allow: []string{"a.test"}, Deny: []string{"10.0.0.0/8"}, Resolve: []string{"a.test:10.0.0.1"}}, "a.test", "", "10.0.0.1"},
 	} {

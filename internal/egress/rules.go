@@ -271,7 +271,7 @@ func (r *Rules) Decide(d Destination) sandpit.EgressDecision {
 	}
 	if d.Protocol == TCP && (r.preset.public && (d.Host != "" || netaddr.IsPublic(d.Addr)) || r.preset.private && d.Host == "" && netaddr.IsPrivate(d.Addr)) {
 		if isResolver(d) {
-			return sandpit.EgressDecision{Why: "it is a name server, which no preset allows: a rule has to name it"}
+			return sandpit.EgressDecision{Why: whyResolver}
 		}
 		return sandpit.EgressDecision{Allowed: true, Rule: r.presetName, Why: "allowed by the preset " + r.presetName}
 	}
@@ -279,6 +279,13 @@ func (r *Rules) Decide(d Destination) sandpit.EgressDecision {
 		return sandpit.EgressDecision{Why: "the address is not public, and no rule names it"}
 	}
 	return sandpit.EgressDecision{Why: "no rule allows it"}
+}
+
+const whyResolver = "it is a name server, which no preset allows: a rule has to name it"
+
+// granted reports whether a rule, and not only a preset, allows a destination.
+func (r *Rules) granted(d Destination) bool {
+	return slices.ContainsFunc(r.allow, func(rule Rule) bool { return rule.grants(d) })
 }
 
 // Denies reports whether a rule denies a destination, whatever else may allow it.
@@ -291,15 +298,19 @@ func (r *Rules) Denies(d Destination) (sandpit.EgressDecision, bool) {
 }
 
 // Around says why a connection to an address may not ask for a name in TLS, or "". It is not a way around
-// rules that deny the name or that are about its requests, which nobody sees on such a connection.
+// rules that deny the name or that are about its requests, which nobody sees on such a connection, nor
+// to name servers that no rule names.
 func (r *Rules) Around(d Destination, name string) string {
-	d.Host = name
-	denied, yes := r.Denies(d)
+	named := d
+	named.Host = name
+	denied, yes := r.Denies(named)
 	switch {
 	case yes:
 		return denied.Why
-	case r.Intercepts(d):
+	case r.Intercepts(named):
 		return "requests to " + name + " are decided one by one, which takes a connection by its name"
+	case isResolver(named) && !r.granted(d) && !r.granted(named):
+		return whyResolver
 	}
 	return ""
 }
@@ -330,6 +341,8 @@ func (r *Rules) Dialable(d Destination, a netip.Addr) sandpit.EgressDecision {
 		return denied
 	}
 	switch {
+	case isResolver(byAddr) && !r.granted(d) && !r.Named(d, a):
+		return sandpit.EgressDecision{Why: "its address " + a.String() + " is denied: " + whyResolver}
 	case netaddr.IsPublic(a), r.Named(d, a), r.preset.private && netaddr.IsPrivate(a):
 		return sandpit.EgressDecision{Allowed: true}
 	}
@@ -339,7 +352,7 @@ func (r *Rules) Dialable(d Destination, a netip.Addr) sandpit.EgressDecision {
 // Named reports whether a rule about addresses, or Resolve, names an address for a destination.
 func (r *Rules) Named(d Destination, a netip.Addr) bool {
 	byAddr := Destination{Protocol: d.Protocol, Addr: a, Port: d.Port}
-	return d.Host != "" && slices.Contains(r.resolve[d.Host], a) || slices.ContainsFunc(r.allow, func(rule Rule) bool { return rule.grants(byAddr) })
+	return d.Host != "" && slices.Contains(r.resolve[d.Host], a) || r.granted(byAddr)
 }
 
 // Addresses returns the addresses that Resolve gives a name.

@@ -12,10 +12,10 @@ import (
 )
 
 // The name in a ClientHello is that of the connection; where there is none, it is at least not one
-// that is denied, or whose requests have to be seen.
+// that is denied, whose requests have to be seen, or of a name server that no rule names.
 func TestNamesInTLS(t *testing.T) {
 	rules, err := egress.Compile(sandpit.Egress{
-		Preset: sandpit.EgressPublic, Deny: []string{"evil.test", "DELETE:https://no-delete.test/*"}, Allow: []string{"GET:https://only-get.test/*"},
+		Preset: sandpit.EgressPublic, Deny: []string{"evil.test", "DELETE:https://no-delete.test/*"}, Allow: []string{"GET:https://only-get.test/*", "dns.quad9.net", "192.0.2.1"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -35,6 +35,9 @@ func TestNamesInTLS(t *testing.T) {
 		{byAddr, "evil.test", false},
 		{byAddr, "no-delete.test", false},
 		{byAddr, "only-get.test", false},
+		{byAddr, "dns.google", false},
+		{byAddr, "dns.quad9.net", true}, // a rule names it
+		{egress.Destination{Protocol: egress.TCP, Addr: netip.MustParseAddr("192.0.2.1"), Port: 443}, "dns.google", true},
 		{byAddr, "", true},
 	} {
 		client, server := net.Pipe()
