@@ -102,9 +102,12 @@ func (f *flow) dialled(a netip.AddrPort) {
 }
 
 // open notes how the connection is closed. It reports false, and closes it, if the connection
-// was ended meanwhile.
-func (f *flow) open(closeAll func()) bool {
+// was ended meanwhile, or why returns an error.
+func (f *flow) open(closeAll func(), why func() error) bool {
 	f.all.mu.Lock()
+	if f.cause == nil {
+		f.cause = why()
+	}
 	ended := f.cause != nil
 	f.close = closeAll
 	f.all.total.Connections++

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"net"
 	"net/http"
 	"sync"
@@ -79,19 +80,29 @@ func (i *interception) transport(t *http.Transport, d *dialler) {
 }
 
 // dialMore makes another connection for requests of an open one. It counts as one of the
-// sandbox's own, and ends with requests, at the latest.
+// sandbox's own. It ends with requests, at the latest, or when the rules do not allow it any more.
 func (n *Network) dialMore(ctx, requests context.Context, d *dialler) (net.Conn, error) {
 	release, err := n.bounds.admit()
 	if err != nil {
 		return nil, err
 	}
-	conn, err := d.dial(ctx)
+	more := *d
+	more.flow = n.flows.begin(d.to)
+	conn, err := more.dial(ctx)
+	if err == nil && !n.open(more.flow, func() { conn.Close() }) {
+		err = errors.New("the rules have changed")
+	}
 	if err != nil {
+		more.flow.finish(err)
 		release()
 		return nil, err
 	}
 	stop := context.AfterFunc(requests, func() { conn.Close() })
-	return &released{Conn: conn, release: sync.OnceFunc(func() { stop(); release() })}, nil
+	return &released{Conn: conn, release: sync.OnceFunc(func() {
+		stop()
+		more.flow.finish(nil)
+		release()
+	})}, nil
 }
 
 // released is a connection that gives its place back when it is closed.

@@ -217,19 +217,31 @@ func (n *Network) Set(t engine.Terms) error {
 	was := n.rules.Swap(set).rules
 	n.bounds.set(t.Egress.Bounds)
 	n.flows.end(func(f *flow) error {
-		d := set.rules.Decide(f.to)
-		if d.Allowed && f.addr.IsValid() {
-			d = set.dialable(f.to, f.addr)
-		}
-		if !d.Allowed {
-			return errors.New(d.Why)
-		}
 		if !was.Intercepts(f.to) && set.rules.Intercepts(f.to) {
 			return errors.New("requests to " + f.to.String() + " are now decided one by one")
 		}
-		return nil
+		return set.allows(f)
 	})
 	return nil
+}
+
+// allows returns an error that says why a connection may not go on. Precondition: f.all.mu is
+// held.
+func (s *ruleset) allows(f *flow) error {
+	d := s.rules.Decide(f.to)
+	if d.Allowed && f.addr.IsValid() {
+		d = s.dialable(f.to, f.addr)
+	}
+	if !d.Allowed {
+		return errors.New(d.Why)
+	}
+	return nil
+}
+
+// open lets a connection that was dialled begin, unless the rules of now do not allow it. Rules
+// that come later find it among the open ones, so none slips between.
+func (n *Network) open(f *flow, closeAll func()) bool {
+	return f.open(closeAll, func() error { return n.rules.Load().allows(f) })
 }
 
 // Log returns the last connections and denials.
@@ -333,7 +345,7 @@ func (n *Network) forward(r *tcp.ForwarderRequest) {
 	}
 	defer release()
 	defer n.names.hold(to.Host)()
-	dialler := &dialler{set: set, to: to, flow: f, network: "tcp"}
+	dialler := &dialler{rules: &n.rules, set: set, to: to, flow: f, network: "tcp"}
 	out, err := dialler.dial(n.ctx)
 	if err != nil {
 		refuse(err)
@@ -345,7 +357,7 @@ func (n *Network) forward(r *tcp.ForwarderRequest) {
 		f.finish(err)
 		return
 	}
-	if f.open(func() { out.Close(); ep.Abort() }) {
+	if n.open(f, func() { out.Close(); ep.Abort() }) {
 		f.finish(n.serve(&counted{TCPConn: in, ctx: n.ctx, flow: f, bounds: &n.bounds}, out, dialler))
 	}
 	drain(ep)
@@ -398,7 +410,8 @@ const dialTimeout = 30 * time.Second
 
 // A dialler makes connections to one destination.
 type dialler struct {
-	set     *ruleset
+	rules   *atomic.Pointer[ruleset] // of now, which each dial goes by
+	set     *ruleset                 // that the connection began with
 	to      egress.Destination
 	flow    *flow
 	network string // "tcp" or "udp"
@@ -409,17 +422,23 @@ type dialler struct {
 func (d *dialler) dial(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
+	set := d.rules.Load()
+	verdict := set.rules.Decide(d.to)
+	d.flow.decide(verdict)
+	if !verdict.Allowed {
+		return nil, errors.New(verdict.Why)
+	}
 	addrs := []netip.Addr{d.to.Addr}
 	if d.to.Host != "" {
 		var err error
-		if addrs, err = d.set.resolver.lookup(ctx, d.to.Host); err != nil {
+		if addrs, err = set.resolver.lookup(ctx, d.to.Host); err != nil {
 			return nil, err
 		}
 	}
 	var first error
 	var denied *sandpit.EgressDecision
 	for i, a := range addrs {
-		if verdict := d.set.dialable(d.to, a); !verdict.Allowed {
+		if verdict := set.dialable(d.to, a); !verdict.Allowed {
 			denied = &verdict
 			continue
 		}

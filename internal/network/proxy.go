@@ -71,14 +71,14 @@ func (n *Network) forwardProxy(r *tcp.ForwarderRequest) {
 		return
 	}
 	defer n.names.hold(to.Host)()
-	dialler := &dialler{set: set, to: to, flow: f, network: "tcp", proxied: !connect}
+	dialler := &dialler{rules: &n.rules, set: set, to: to, flow: f, network: "tcp", proxied: !connect}
 	out, err := dialler.dial(n.ctx)
 	if err != nil {
 		f.finish(err)
 		refuseProxy(conn, http.StatusBadGateway, err.Error())
 		return
 	}
-	if !f.open(func() { out.Close(); ep.Abort() }) {
+	if !n.open(f, func() { out.Close(); ep.Abort() }) {
 		return
 	}
 	in := &counted{TCPConn: conn, ctx: n.ctx, flow: f, bounds: &n.bounds}

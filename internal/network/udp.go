@@ -54,14 +54,14 @@ func (n *Network) datagrams(r *udp.ForwarderRequest) bool {
 		defer release()
 		defer n.names.hold(to.Host)()
 		defer in.Close()
-		dialler := &dialler{set: set, to: to, flow: f, network: "udp"}
+		dialler := &dialler{rules: &n.rules, set: set, to: to, flow: f, network: "udp"}
 		out, err := dialler.dial(n.ctx)
 		if err != nil {
 			f.finish(err)
 			return
 		}
 		defer out.Close()
-		if f.open(func() { in.Close(); out.Close() }) {
+		if n.open(f, func() { in.Close(); out.Close() }) {
 			f.finish(n.exchange(in, out, f))
 		}
 	})
