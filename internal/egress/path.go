@@ -3,6 +3,7 @@ package egress
 import (
 	"net/url"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit/internal/fault"
 )
@@ -10,7 +11,7 @@ import (
 // Paths returns the paths that an origin may take the path of a request for: what it says
 // without percent-encoding, and if it has encoded slashes, which some origins decode and others
 // don't, both. Rules have to allow all of them. Whatever an origin could read as yet another path
-// (dot segments, empty segments, backslashes, what is encoded twice) is refused with an error
+// (dot segments, empty segments, backslashes, what is encoded twice or is not UTF-8) is refused with an error
 // that matches sandpit.ErrInvalid.
 func Paths(raw string) ([]string, error) {
 	bad := func(why string) ([]string, error) {
@@ -22,6 +23,9 @@ func Paths(raw string) ([]string, error) {
 	decoded, err := url.PathUnescape(raw)
 	if err != nil {
 		return bad("its percent-encoding is not valid")
+	}
+	if !utf8.ValidString(decoded) {
+		return bad("it is not UTF-8")
 	}
 	for i := range len(decoded) {
 		switch c := decoded[i]; {

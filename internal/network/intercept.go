@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -116,14 +117,24 @@ func (c *released) Close() error {
 	return c.Conn.Close()
 }
 
+// asksForAnother reports whether a header says another method, path or host than the request does, which
+// some frameworks believe. CGI and its successors read '_' in its name as '-' (RFC 3875, section 4.1.18).
+func asksForAnother(header string) bool {
+	switch strings.ReplaceAll(strings.ToLower(header), "_", "-") {
+	case "x-http-method-override", "x-http-method", "x-method-override",
+		"x-original-url", "x-original-uri", "x-rewrite-url", "x-forwarded-prefix", "x-forwarded-host":
+		return true
+	}
+	return false
+}
+
 // decideRequest decides about a request to a named host.
 func decideRequest(rules *egress.Rules, to egress.Destination, r *http.Request) sandpit.EgressDecision {
 	if !rules.Intercepts(to) {
 		return rules.Request(to, r.Method, "")
 	}
-	// These say another method or path than the request does, and some frameworks believe them.
-	for _, name := range []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override", "X-Original-Url", "X-Rewrite-Url"} {
-		if len(r.Header[name]) > 0 {
+	for name := range r.Header {
+		if asksForAnother(name) {
 			return sandpit.EgressDecision{Why: "the header " + name + " asks for another request than the rules decide about"}
 		}
 	}

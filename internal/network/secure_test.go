@@ -174,8 +174,14 @@ func TestRulesAboutRequests(t *testing.T) {
 			{"GET", `/a/%5c..%5cc`, nil, 403},
 			{"GET", "/a%2Fx", nil, 403},
 			{"GET", "/a/%00", nil, 403},
+			{"GET", "/a/%c0%ae%c0%ae/c", nil, 403},
+			{"GET", "/a/%C3%A9", nil, 200},
 			{"GET", "/a/x", []string{"X-HTTP-Method-Override", "DELETE"}, 403},
 			{"GET", "/a/x", []string{"X-Original-URL", "/c"}, 403},
+			{"GET", "/a/x", []string{"X_HTTP_Method-Override", "DELETE"}, 403},
+			{"GET", "/a/x", []string{"X-Original-Uri", "/c"}, 403},
+			{"GET", "/a/x", []string{"X-Forwarded-Prefix", "/c"}, 403},
+			{"GET", "/a/x", []string{"X-Forwarded-Host", "other.test"}, 403},
 			{"GET", "/a/x", []string{"Host", "other.test"}, 403},
 			{"GET", "/a/x", []string{"Host", "x.good.test"}, 403}, // also what a rule allows elsewhere
 		} {
