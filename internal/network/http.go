@@ -66,11 +66,12 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 		FlushInterval: -1,
 		ErrorLog:      log.New(io.Discard, "", 0),
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			if v := putOf(r).denied(); v != nil {
+			p := putOf(r)
+			if v := p.denied(); v != nil {
 				n.refuse(w, r, d, *v)
 				return
 			}
-			http.Error(w, "sandpit: the origin failed: "+n.rules.Load().secrets.hide(err.Error()), http.StatusBadGateway)
+			http.Error(w, "sandpit: the origin failed: "+p.hideText(err.Error()), http.StatusBadGateway)
 		},
 		ModifyResponse: func(r *http.Response) error {
 			putOf(r.Request).hideResponse(r)

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -63,14 +64,6 @@ func (ss secrets) about(to egress.Destination) bool {
 	return slices.ContainsFunc(ss, func(s secret) bool { return s.hosts.Contain(to) })
 }
 
-// hide puts placeholders in place of values.
-func (ss secrets) hide(text string) string {
-	for _, s := range ss {
-		text = strings.ReplaceAll(text, string(s.Value), s.Placeholder)
-	}
-	return text
-}
-
 // put is what was done with the placeholders of a request.
 type put struct {
 	hidden []substitution // what is taken out of the response
@@ -121,6 +114,8 @@ func (ss secrets) put(r *http.Request, to egress.Destination, secure bool) (*htt
 	}
 	for _, s := range mine {
 		p.hide(s, string(s.Value))
+		quoted := strconv.Quote(string(s.Value)) // as errors have it, and most JSON
+		p.hide(s, quoted[1:len(quoted)-1])
 	}
 	r.Header = r.Header.Clone()
 	for name, values := range r.Header {
@@ -299,11 +294,16 @@ func (p *put) hideHeader(h http.Header) {
 			continue
 		}
 		for i := range values {
-			for _, s := range p.hidden {
-				values[i] = strings.ReplaceAll(values[i], string(s.find), string(s.put))
-			}
+			values[i] = p.hideText(values[i])
 		}
 	}
+}
+
+func (p *put) hideText(text string) string {
+	for _, s := range p.hidden {
+		text = strings.ReplaceAll(text, string(s.find), string(s.put))
+	}
+	return text
 }
 
 func (p *put) inName(name string) bool {

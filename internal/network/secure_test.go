@@ -376,6 +376,29 @@ func TestEchoedSecrets(t *testing.T) {
 	})
 }
 
+// An origin that answers with something else than HTTP does not bring a value into the error.
+func TestErrorsTellNoSecret(t *testing.T) {
+	o := newOrigin(t, false, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Length: %s%s\r\n\r\n", r.Header.Get("Authorization"), r.Header.Get("X-Key"))
+	}))
+	b := newSandboxed(t, o.terms(t, twoSecrets(false, false), "good.test:PORT"))
+	c := b.client("good.test", o.port, false)
+	basic, _ := http.NewRequest("GET", o.url("/"), nil)
+	basic.SetBasicAuth("user", placeholder)
+	for name, v := range map[string]string{"X-Key": placeholder, "Authorization": basic.Header.Get("Authorization")} {
+		status, text := do(t, c, "GET", o.url("/"), nil, name, v)
+		if status != http.StatusBadGateway || !strings.Contains(text, "sandpit-placeholder") || strings.Contains(text, "s3cret") || strings.Contains(text, "dXNlcjpzM2Ny") {
+			t.Errorf("%s: %d %s", name, status, text)
+		}
+	}
+}
+
 // A value that an origin has stored does not come back in a later request: neither compressed nor in parts.
 func TestStoredSecrets(t *testing.T) {
 	both(t, func(t *testing.T, inside, outside bool) {
