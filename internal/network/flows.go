@@ -64,11 +64,12 @@ type flow struct {
 	to  egress.Destination
 
 	// All guarded by all.mu.
-	info  sandpit.Flow
-	addr  netip.Addr // that was dialled
-	close func()     // of an open one
-	cause error      // why it was closed from outside
-	over  bool
+	info     sandpit.Flow
+	addr     netip.Addr // that was dialled
+	close    func()     // of an open one
+	cause    error      // why it was closed from outside
+	over     bool
+	switched bool // from HTTP to another protocol
 }
 
 func (fs *flows) begin(to egress.Destination) *flow {
@@ -99,6 +100,13 @@ func (f *flow) dialled(a netip.AddrPort) {
 	f.all.mu.Lock()
 	defer f.all.mu.Unlock()
 	f.addr, f.info.Address = a.Addr(), a.String()
+}
+
+// switchProtocol notes that no more requests follow, but another protocol.
+func (f *flow) switchProtocol() {
+	f.all.mu.Lock()
+	defer f.all.mu.Unlock()
+	f.switched = true
 }
 
 // open notes how the connection is closed. It reports false, and closes it, if the connection

@@ -74,7 +74,14 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 			http.Error(w, "sandpit: the origin failed: "+p.hideText(err.Error()), http.StatusBadGateway)
 		},
 		ModifyResponse: func(r *http.Response) error {
-			putOf(r.Request).hideResponse(r)
+			p := putOf(r.Request)
+			p.hideResponse(r)
+			if r.StatusCode == http.StatusSwitchingProtocols {
+				d.flow.switchProtocol()
+				if p.secrets.changed(n.rules.Load().secrets, d.to) { // before Set could see the flow
+					return errSecretChanged
+				}
+			}
 			return nil
 		},
 	}

@@ -214,11 +214,17 @@ func (n *Network) Set(t engine.Terms) error {
 		return err
 	}
 	set.resolver.ctx = n.ctx
-	was := n.rules.Swap(set).rules
+	if set.interception != nil {
+		set.secrets = set.secrets.with(n.rules.Load().secrets)
+	}
+	was := n.rules.Swap(set)
 	n.bounds.set(t.Egress.Bounds)
 	n.flows.end(func(f *flow) error {
-		if !was.Intercepts(f.to) && set.rules.Intercepts(f.to) {
+		switch {
+		case !was.rules.Intercepts(f.to) && set.rules.Intercepts(f.to):
 			return errors.New("requests to " + f.to.String() + " are now decided one by one")
+		case f.switched && was.secrets.changed(set.secrets, f.to):
+			return errSecretChanged
 		}
 		return set.allows(f)
 	})
@@ -243,6 +249,9 @@ func (s *ruleset) allows(f *flow) error {
 func (n *Network) open(f *flow, closeAll func()) bool {
 	return f.open(closeAll, func() error { return n.rules.Load().allows(f) })
 }
+
+// errSecretChanged is why a WebSocket ends.
+var errSecretChanged = errors.New("a secret for its destination was replaced or removed")
 
 // Log returns the last connections and denials.
 func (n *Network) Log() sandpit.EgressLog { return n.flows.log() }

@@ -25,6 +25,7 @@ const (
 	minPlaceholder = 16        // bytes: no program sends one by chance
 	minHidden      = 8         // bytes of a value that is taken out of responses: shorter ones occur by chance
 	maxWholeBody   = 256 << 10 // bytes of a body that keeps its length when a value is put in
+	maxFormer      = 32        // secrets that were replaced or removed, whose values are still taken out of responses
 )
 
 // secrets are those of a sandbox. They are immutable. No error and no decision of theirs has a
@@ -33,7 +34,8 @@ type secrets []secret
 
 type secret struct {
 	engine.Secret
-	hosts egress.Hosts
+	hosts  egress.Hosts
+	former bool // it was replaced or removed: it is not put in, but does not come back either
 }
 
 // compileSecrets reads secrets. Errors match sandpit.ErrInvalid.
@@ -54,9 +56,33 @@ func compileSecrets(all []engine.Secret) (secrets, error) {
 		case len(s.Placeholder) < minPlaceholder, strings.ContainsFunc(s.Placeholder, odd):
 			return nil, fault.Invalidf("secret %q has a placeholder that is shorter than %d bytes, or has characters that are encoded in URLs", s.Name, minPlaceholder)
 		}
-		ss = append(ss, secret{s, hosts})
+		ss = append(ss, secret{Secret: s, hosts: hosts})
 	}
 	return ss, nil
+}
+
+// has reports whether s is one of the secrets, with the same value and hosts.
+func (ss secrets) has(s secret) bool {
+	return slices.ContainsFunc(ss, func(o secret) bool {
+		return !o.former && bytes.Equal(o.Value, s.Value) && slices.Equal(o.Hosts, s.Hosts)
+	})
+}
+
+// with returns the secrets and what was before them, of which it keeps the latest maxFormer.
+func (ss secrets) with(was secrets) secrets {
+	var former secrets
+	for _, s := range was {
+		if !ss.has(s) {
+			s.former = true
+			former = append(former, s)
+		}
+	}
+	return slices.Concat(ss, former[:min(len(former), maxFormer)])
+}
+
+// changed reports whether a secret for a destination was replaced or removed.
+func (ss secrets) changed(now secrets, to egress.Destination) bool {
+	return slices.ContainsFunc(ss, func(s secret) bool { return !s.former && s.hosts.Contain(to) && !now.has(s) })
 }
 
 // about reports whether one of the secrets is for a destination.
@@ -66,7 +92,8 @@ func (ss secrets) about(to egress.Destination) bool {
 
 // put is what was done with the placeholders of a request.
 type put struct {
-	hidden []substitution // what is taken out of the response
+	secrets secrets        // of the sandbox when it was made
+	hidden  []substitution // what is taken out of the response
 
 	mu     sync.Mutex
 	denial *sandpit.EgressDecision // guarded by mu, as bodies are sent while responses are read
@@ -99,23 +126,25 @@ func (p *put) deny(rule, format string, args ...any) error {
 // authentication (RFC 7617), and where it is asked for into the query and the body. The placeholder
 // of another secret denies the request: the sandbox sends it where it does not belong.
 func (ss secrets) put(r *http.Request, to egress.Destination, secure bool) (*http.Request, *put) {
-	p := &put{}
+	p := &put{secrets: ss}
 	r = r.WithContext(context.WithValue(r.Context(), putKey{}, p))
 	if len(ss) == 0 {
 		return r, p
 	}
 	var mine, others secrets
 	for _, s := range ss {
-		if secure && s.hosts.Contain(to) {
-			mine = append(mine, s)
-		} else {
-			others = append(others, s)
+		if !secure || !s.hosts.Contain(to) {
+			if !s.former {
+				others = append(others, s)
+			}
+			continue
 		}
-	}
-	for _, s := range mine {
 		p.hide(s, string(s.Value))
 		quoted := strconv.Quote(string(s.Value)) // as errors have it, and most JSON
 		p.hide(s, quoted[1:len(quoted)-1])
+		if !s.former {
+			mine = append(mine, s)
+		}
 	}
 	r.Header = r.Header.Clone()
 	for name, values := range r.Header {

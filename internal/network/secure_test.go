@@ -558,13 +558,13 @@ func TestInterceptedStreams(t *testing.T) {
 func TestTermsChangeLive(t *testing.T) {
 	var got string
 	o := newOrigin(t, true, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.Header.Get("X-Key") }))
-	terms := o.terms(t, twoSecrets(false, false), "good.test:PORT", "other.test:PORT")
+	terms := o.terms(t, twoSecrets(false, false)[:1], "good.test:PORT", "other.test:PORT")
 	b := newSandboxed(t, terms)
 	c := b.client("good.test", o.port, true)
 	if status, text := do(t, c, "GET", o.url("/"), nil, "X-Key", placeholder); status != 200 || got != value {
 		t.Fatal(status, text, got)
 	}
-	terms.Secrets = twoSecrets(false, false)
+	terms.Secrets = twoSecrets(false, false)[:1]
 	terms.Secrets[0].Value = []byte("rotated-value")
 	if err := b.Set(terms); err != nil {
 		t.Fatal(err)
@@ -596,5 +596,62 @@ func TestTermsChangeLive(t *testing.T) {
 	}
 	if _, err := io.Copy(io.Discard, conn); err == nil {
 		t.Log("ended") // cleanly, or with a reset
+	}
+}
+
+// The value of a secret that was replaced or removed does not come back either, and a WebSocket that was
+// opened with it ends.
+func TestFormerSecrets(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/stored", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, value) })
+	mux.Handle("/websocket", websocket.Handler(func(c *websocket.Conn) { _, _ = io.Copy(c, c) }))
+	o := newOrigin(t, false, mux)
+	terms := o.terms(t, twoSecrets(false, false), "good.test:PORT")
+	b := newSandboxed(t, terms)
+	open := func() *websocket.Conn {
+		conn, err := b.dial(t.Context(), "good.test", o.port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config, _ := websocket.NewConfig(strings.Replace(o.url("/websocket"), "https", "wss", 1), o.url("/"))
+		config.Header.Set("X-Key", placeholder)
+		ws, err := websocket.NewClient(config, tls.Client(conn, &tls.Config{ServerName: "good.test", RootCAs: b.trusted}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { ws.Close() })
+		return ws
+	}
+	replaced := twoSecrets(false, false)
+	replaced[0].Value = []byte("the next value of it")
+	for name, secrets := range map[string][]engine.Secret{"another is removed": replaced[:1], "removed": nil} {
+		terms.Secrets = replaced
+		if err := b.Set(terms); err != nil {
+			t.Fatal(err)
+		}
+		ws := open()
+		terms.Secrets = secrets
+		if err := b.Set(terms); err != nil {
+			t.Fatal(err)
+		}
+		var text string
+		_ = websocket.Message.Send(ws, "hello")
+		if err := websocket.Message.Receive(ws, &text); (err == nil) != (len(secrets) > 0) {
+			t.Errorf("%s: the WebSocket: %q, %v", name, text, err)
+		}
+		if _, text := do(t, b.client("good.test", o.port, false), "GET", o.url("/stored"), nil); text != placeholder[:len(value)] {
+			t.Errorf("%s: the former value: %q", name, text)
+		}
+	}
+	var ss secrets
+	for i := range 3 * maxFormer {
+		next, err := compileSecrets([]engine.Secret{{Name: "a", Placeholder: placeholder, Value: fmt.Append(nil, i), Hosts: []string{"good.test"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ss = next.with(ss)
+	}
+	if len(ss) != 1+maxFormer || string(ss[1].Value) != fmt.Sprint(3*maxFormer-2) {
+		t.Errorf("%d are kept, the latest is %s", len(ss), ss[1].Value)
 	}
 }
