@@ -97,12 +97,12 @@ func TestRules(t *testing.T) {
 		{sandpit.Egress{Allow: []string{"1.1.1.1", "dns.google:443", "example.com:853"}, Preset: "public"}, "1.1.1.1:853 dns.google:443 example.com:853", "1.0.0.1:443 example.org:853 8.8.8.8:53 example.org:53 cloudflare-dns.com:443 dns.google:53"},
 	} {
 		for _, destination := range strings.Fields(c.allowed) {
-			if d, err := Decide(c.egress, destination); !d.Allowed || d.Rule == "" || err != nil {
+			if d, err := decide(c.egress, destination); !d.Allowed || d.Rule == "" || err != nil {
 				t.Errorf("%+v, %s: %+v, %v", c.egress, destination, d, err)
 			}
 		}
 		for _, destination := range strings.Fields(c.denied) {
-			if d, err := Decide(c.egress, destination); d.Allowed || d.Why == "" || err != nil {
+			if d, err := decide(c.egress, destination); d.Allowed || d.Why == "" || err != nil {
 				t.Errorf("%+v, %s: %+v, %v", c.egress, destination, d, err)
 			}
 		}
@@ -282,4 +282,17 @@ func TestSets(t *testing.T) {
 			t.Errorf("%q: %v", domain, err)
 		}
 	}
+}
+
+// decide says whether e allows a destination, in the form of ParseDestination.
+func decide(e sandpit.Egress, destination string) (sandpit.EgressDecision, error) {
+	rules, err := Compile(e)
+	if err != nil {
+		return sandpit.EgressDecision{}, err
+	}
+	to, err := ParseDestination(destination)
+	if err != nil {
+		return sandpit.EgressDecision{}, err
+	}
+	return rules.Decide(to), nil
 }

@@ -148,20 +148,6 @@ func parseAddresses(texts []string, public bool) (func(netip.Addr) bool, error) 
 	}, nil
 }
 
-// Decide says whether e allows a destination, in the form of ParseDestination. Errors match
-// sandpit.ErrInvalid.
-func Decide(e sandpit.Egress, destination string) (sandpit.EgressDecision, error) {
-	rules, err := Compile(e)
-	if err != nil {
-		return sandpit.EgressDecision{}, err
-	}
-	to, err := ParseDestination(destination)
-	if err != nil {
-		return sandpit.EgressDecision{}, err
-	}
-	return rules.Decide(to), nil
-}
-
 // beyond returns the text of something that r allows and all does not, or "".
 func (r *Rules) beyond(all *Rules) string {
 	if r.preset.public && !all.preset.public || r.preset.private && !all.preset.private {

@@ -83,9 +83,26 @@ func beyondOwn(e sandpit.Egress, allowed, addresses []string, own []netip.Addr) 
 	return egress.Beyond(named, slices.DeleteFunc(slices.Clone(allowed), general), slices.DeleteFunc(slices.Clone(addresses), general))
 }
 
-// Decide says whether e allows a destination. See engine.Network.
+// Decide says whether e allows a destination, and whether it may be dialled if it is an address. See
+// engine.Network.
 func (Here) Decide(e sandpit.Egress, destination string) (sandpit.EgressDecision, error) {
-	return egress.Decide(e, destination)
+	rules, err := egress.Compile(e)
+	if err != nil {
+		return sandpit.EgressDecision{}, err
+	}
+	to, err := egress.ParseDestination(destination)
+	if err != nil {
+		return sandpit.EgressDecision{}, err
+	}
+	d := rules.Decide(to)
+	if !d.Allowed || to.Host != "" {
+		return d, nil
+	}
+	set := &ruleset{rules: rules, resolver: newResolver(rules, nil)}
+	if verdict := set.dialable(to, to.Addr); !verdict.Allowed {
+		return verdict, nil
+	}
+	return d, nil
 }
 
 // joined is a Network as the engine uses it.

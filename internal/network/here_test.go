@@ -32,3 +32,20 @@ func TestOwnAddressesAreNamed(t *testing.T) {
 		}
 	}
 }
+
+// An address of this machine is not reported as allowed, unless a rule names it.
+func TestOwnAddressesAreReportedAsDenied(t *testing.T) {
+	own, err := machineAddresses()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range own {
+		if d, err := (Here{}).Decide(sandpit.Egress{Preset: sandpit.EgressAll}, netip.AddrPortFrom(a, 80).String()); err != nil || d.Allowed {
+			t.Errorf("%s: %+v, %v", a, d, err)
+		}
+	}
+	d, err := Here{}.Decide(sandpit.Egress{Allow: []string{"127.0.0.1"}}, "127.0.0.1:80")
+	if err != nil || !d.Allowed {
+		t.Errorf("127.0.0.1: %+v, %v", d, err)
+	}
+}
