@@ -27,7 +27,9 @@ func (a *tree) policyCommand() *cobra.Command {
 		Long: `Show the limits of a sandbox: the default, which flags, variables and files change, and
 the minimum that may be requested. With the ID of a key (see sandpit key ls),
 show what the server allows that key, in the terms of the policy file. If a server is
-configured (SANDPIT_SERVER), show what it allows its caller.`,
+configured (SANDPIT_SERVER), show what it allows its caller. A change of the policy
+holds for new sandboxes and later changes of them: those that exist keep their rules
+of egress.`,
 		Example:           "  sandpit policy show\n  sandpit policy show --json\n  sandpit policy show k7d2m3xa",
 		Args:              arguments(0, 1),
 		ValidArgsFunction: cobra.NoFileCompletions,
