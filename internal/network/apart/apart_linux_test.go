@@ -357,6 +357,25 @@ func TestCountsThatDoNotFit(t *testing.T) {
 	}
 }
 
+// TestLateCounts checks that denials are not lost when nobody waits for the answer that has them.
+func TestLateCounts(t *testing.T) {
+	h, _ := newHost(t)
+	j, inside := join(t, h, "good.test")
+	ask(t, inside)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	h.mu.Lock()
+	c := h.child
+	h.mu.Unlock()
+	_, _ = c.ask(ctx, &message{Op: opCounts}, -1)
+	m := j.(*member)
+	testkit.Until(t, "the denials are noted", func() bool {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return len(m.denials) == 1 && m.traffic.Denials > 0
+	})
+}
+
 // TestMessages checks that no end believes what the other sends.
 func TestMessages(t *testing.T) {
 	for _, c := range []struct {
