@@ -28,7 +28,7 @@ type flows struct {
 // denials counts denials by destination, of which it keeps maxDenied.
 type denials struct {
 	kept []sandpit.EgressDenial // each destination once, the latest last
-	more int64                  // denials of others
+	more int64                  // denials of others, and of packets that were dropped unseen
 }
 
 // add counts a denial.
@@ -174,6 +174,15 @@ func (fs *flows) deny(f *flow) {
 	}
 	fs.denied.add(d)
 	fs.recent.add(d)
+	fs.total.Denials++
+}
+
+// dropped counts a packet that was dropped as one of too many refusals.
+func (fs *flows) dropped() {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	fs.denied.more++
+	fs.recent.more++
 	fs.total.Denials++
 }
 

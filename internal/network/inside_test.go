@@ -320,12 +320,12 @@ func at(name string, a netip.AddrPort) string { return fmt.Sprintf("%s:%d", name
 func (in *inside) raw(p []byte) {
 	in.t.Helper()
 	for {
-		_, err := in.link.write(p)
-		if err == nil {
-			return
-		}
-		if !errors.Is(err, syscall.EAGAIN) {
+		size, err := in.link.write(p)
+		if err != nil {
 			in.t.Fatal(err)
+		}
+		if size == len(p) { // else the interface is full
+			return
 		}
 		runtime.Gosched()
 	}

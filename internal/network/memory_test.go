@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -92,4 +93,41 @@ func TestUnreadStreams(t *testing.T) {
 		t.Errorf("%d bytes were sent that nobody has read; at most %d are held", last, most)
 	}
 	_ = c.NetConn().Close()
+}
+
+// Refusals above a rate are not answered, but counted, and end nothing else.
+func TestFloodOfRefusals(t *testing.T) {
+	a := listen(t, echo)
+	in := join(t, good(sandpit.EgressBounds{}))
+	open := in.must(at("good.test", a))
+	const flood, answered = 2000, 10
+	in.net.refusals.SetLimit(1e-9)
+	in.net.refusals.SetBurst(answered)
+	in.packets()
+	denied := netip.MustParseAddrPort("203.0.113.9:80")
+	for i := range flood {
+		if i == answered {
+			in.wait("the first refusals", func() bool { return in.net.Traffic().Denials == answered })
+		}
+		in.raw(syn(uint16(1024+i), denied))
+	}
+	in.wait("the count of the flood", func() bool { return in.net.Traffic().Denials == flood })
+	if n := len(in.net.Log().Flows); n != answered+1 {
+		t.Errorf("the log has %d connections, of which one is allowed and %d are refused one by one", n, answered)
+	}
+	if n := len(in.packets()); n > 2*answered { // resets, and whatever was late
+		t.Errorf("%d refusals were answered", n)
+	}
+	if err := roundTrip(open); err != nil {
+		t.Errorf("an open connection: %v", err)
+	}
+	in.net.refusals.SetBurst(refusalRate)
+	in.net.refusals.SetLimit(refusalRate)
+	in.wait("a new connection", func() bool {
+		c, err := in.dial(at("good.test", a))
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	})
 }

@@ -24,6 +24,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
 	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
@@ -60,7 +61,10 @@ type Network struct {
 
 	rules  atomic.Pointer[ruleset]
 	bounds bounds
-	once   sync.Once // of Close
+
+	refusals *rate.Limiter // see unlessFlooded
+
+	once sync.Once // of Close
 
 	mu     sync.Mutex
 	closed bool // guarded by mu
@@ -90,7 +94,7 @@ func New(file *os.File, t engine.Terms) (*Network, error) {
 		file.Close()
 		return nil, err
 	}
-	n := &Network{link: l, names: newNames()}
+	n := &Network{link: l, names: newNames(), refusals: rate.NewLimiter(refusalRate, refusalRate)}
 	n.nameServer = newNameServer(n)
 	n.ctx, n.end = context.WithCancel(context.Background())
 	set.resolver.ctx = n.ctx
@@ -100,9 +104,8 @@ func New(file *os.File, t engine.Terms) (*Network, error) {
 		file.Close()
 		return nil, err
 	}
-	forward := tcp.NewForwarder(n.stack, maxBuffer, inFlight, n.forward)
-	n.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, forward.HandlePacket)
-	n.stack.SetTransportProtocolHandler(udp.ProtocolNumber, udp.NewForwarder(n.stack, n.datagrams).HandlePacket)
+	n.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, n.unlessFlooded(tcp.NewForwarder(n.stack, maxBuffer, inFlight, n.forward).HandlePacket))
+	n.stack.SetTransportProtocolHandler(udp.ProtocolNumber, n.unlessFlooded(udp.NewForwarder(n.stack, n.datagrams).HandlePacket))
 	n.work.Go(l.receive)
 	if err := n.serveNames(); err != nil {
 		n.Close()
@@ -310,6 +313,26 @@ func (n *Network) enter() bool {
 	return true
 }
 
+// refusalRate is the number of refusals per second, and at once, that get an answer.
+const refusalRate = 1000
+
+// unlessFlooded returns a handler of packets that belong to no connection. While a sandbox makes
+// more of those that are refused than refusalRate, they are dropped, and only counted: a refusal
+// takes the sandbox less than this machine.
+func (n *Network) unlessFlooded(handle func(stack.TransportEndpointID, *stack.PacketBuffer) bool) func(stack.TransportEndpointID, *stack.PacketBuffer) bool {
+	return func(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
+		if n.refusals.Tokens() < 1 {
+			n.flows.dropped()
+			return true
+		}
+		handled := handle(id, pkt)
+		if !handled { // so it is answered by a reset or an ICMP error
+			n.refusals.Allow()
+		}
+		return handled
+	}
+}
+
 // forward decides about a connection that the sandbox wants to make. It is called in a
 // goroutine of its own, of which the stack bounds the number.
 func (n *Network) forward(r *tcp.ForwarderRequest) {
@@ -331,6 +354,7 @@ func (n *Network) forward(r *tcp.ForwarderRequest) {
 	to, ok := n.destination(egress.TCP, addr, id.LocalPort)
 	f := n.flows.begin(to)
 	refuse := func(err error) {
+		n.refusals.Allow()
 		f.finish(err)
 		r.Complete(true)
 	}
