@@ -16,8 +16,14 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/waiter"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/netaddr"
 )
 
 // The head of a request is read up to a bound.
@@ -130,4 +136,78 @@ func TestFloodOfRefusals(t *testing.T) {
 		}
 		return err == nil
 	})
+}
+
+// Datagrams that wait while a name is resolved are bounded in number, also if they are empty.
+func TestDatagramsThatWait(t *testing.T) {
+	outside, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	empty, last := 0, make(chan struct{})
+	go func() {
+		defer close(last)
+		for buf := make([]byte, 9); ; empty++ {
+			if n, _, err := outside.ReadFrom(buf); n > 0 || err != nil {
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() { outside.Close(); <-last })
+	var hold atomic.Bool
+	asked, release := make(chan struct{}), make(chan struct{})
+	s := serveNamesOutside(t, func(string, int) []string {
+		if hold.CompareAndSwap(true, false) {
+			close(asked)
+			<-release
+		}
+		return []string{"127.0.0.1"}
+	})
+	e := sandpit.Egress{Allow: []string{"udp:slow.test", "udp:127.0.0.1"}, DNS: []string{s.addr}}
+	in := join(t, e)
+	addr, err := in.lookup("slow.test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := in.net.Set(engine.Terms{Egress: e}); err != nil { // which forgets the answer
+		t.Fatal(err)
+	}
+	hold.Store(true)
+	to, protocol := full(netip.AddrPortFrom(addr, outside.LocalAddr().(*net.UDPAddr).AddrPort().Port()))
+	conn, err := gonet.DialUDP(in.stack, nil, &to, protocol)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	const sent = 50 * maxWaiting
+	received := in.net.stack.Stats().UDP.PacketsReceived
+	before := received.Value()
+	udp := header.UDP(make([]byte, header.UDPMinimumSize))
+	udp.Encode(&header.UDPFields{SrcPort: conn.LocalAddr().(*net.UDPAddr).AddrPort().Port(), DstPort: to.Port, Length: header.UDPMinimumSize})
+	for range sent {
+		in.raw(packet4(netaddr.Inside4().Addr(), addr, header.UDPProtocolNumber, udp))
+	}
+	<-asked
+	in.wait("the datagrams", func() bool { return received.Value() >= before+sent })
+	in.wait("an empty queue", func() bool {
+		for _, ep := range in.net.stack.RegisteredEndpoints() {
+			if ep, ok := ep.(tcpip.Endpoint); ok && ep.Readiness(waiter.ReadableEvents) != 0 {
+				return false
+			}
+		}
+		return true
+	})
+	close(release)
+	in.wait("the last datagram", func() bool {
+		_, _ = conn.Write([]byte("x"))
+		select {
+		case <-last:
+			return true
+		default:
+			return false
+		}
+	})
+	if empty > maxWaiting {
+		t.Errorf("%d empty datagrams were kept, of at most %d", empty, maxWaiting)
+	}
 }

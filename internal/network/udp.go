@@ -1,10 +1,12 @@
 package network
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
@@ -54,6 +56,7 @@ func (n *Network) datagrams(r *udp.ForwarderRequest) bool {
 		defer release()
 		defer n.names.hold(to.Host)()
 		defer in.Close()
+		up := n.take(in)
 		dialler := &dialler{rules: &n.rules, set: set, to: to, flow: f, network: "udp"}
 		out, err := dialler.dial(n.ctx)
 		if err != nil {
@@ -62,45 +65,83 @@ func (n *Network) datagrams(r *udp.ForwarderRequest) bool {
 		}
 		defer out.Close()
 		if n.open(f, func() { in.Close(); out.Close() }) {
-			f.finish(n.exchange(in, out, f))
+			f.finish(n.exchange(in, up, out, f))
 		}
 	})
 	return true
 }
 
-// exchange passes datagrams on in both directions until there are none for udpIdle.
-func (n *Network) exchange(in, out net.Conn, f *flow) error {
-	move := func(to, from net.Conn, sent bool) error {
+// A backlog has datagrams of a sandbox that wait to be sent. Those that find it full are lost: the
+// queue of an endpoint bounds their bytes only, of which a datagram may have none.
+type backlog struct {
+	waiting chan []byte  // closed when no more come
+	size    atomic.Int64 // bytes that wait
+	err     error        // why no more come; valid once waiting is closed
+}
+
+const (
+	maxWaiting      = 64       // datagrams
+	maxWaitingBytes = 64 << 10 // and up to one datagram more
+)
+
+// take takes datagrams from a connection until it ends.
+func (n *Network) take(in net.Conn) *backlog {
+	b := &backlog{waiting: make(chan []byte, maxWaiting)}
+	n.work.Go(func() {
+		defer close(b.waiting)
 		buf := packets.Get().(*[netaddr.MTU]byte)
 		defer packets.Put(buf)
 		for {
-			size, err := from.Read(buf[:])
-			if err != nil {
-				return err
+			var size int
+			if size, b.err = in.Read(buf[:]); b.err != nil {
+				return
 			}
-			up, down := size, 0
-			if !sent {
-				up, down = 0, size
+			if b.size.Load() >= maxWaitingBytes {
+				continue
 			}
-			f.moved(int64(up), int64(down))
-			if err := n.bounds.count(n.ctx, up, down); err != nil {
-				return err
-			}
-			until := time.Now().Add(udpIdle)
-			_ = in.SetReadDeadline(until)
-			_ = out.SetReadDeadline(until)
-			if _, err := to.Write(buf[:size]); err != nil {
-				return err
+			select {
+			case b.waiting <- bytes.Clone(buf[:size]):
+				b.size.Add(int64(size))
+			default:
 			}
 		}
+	})
+	return b
+}
+
+// exchange passes datagrams on in both directions until there are none for udpIdle.
+func (n *Network) exchange(in net.Conn, sent *backlog, out net.Conn, f *flow) error {
+	pass := func(to net.Conn, datagram []byte, up, down int) error {
+		f.moved(int64(up), int64(down))
+		if err := n.bounds.count(n.ctx, up, down); err != nil {
+			return err
+		}
+		until := time.Now().Add(udpIdle)
+		_ = in.SetReadDeadline(until)
+		_ = out.SetReadDeadline(until)
+		_, err := to.Write(datagram)
+		return err
 	}
 	up := make(chan error, 1)
 	go func() {
-		err := move(out, in, true)
-		out.Close()
-		up <- err
+		defer out.Close()
+		for datagram := range sent.waiting {
+			sent.size.Add(-int64(len(datagram)))
+			if err := pass(out, datagram, len(datagram), 0); err != nil {
+				up <- err
+				return
+			}
+		}
+		up <- sent.err
 	}()
-	err := move(in, out, false)
+	buf := packets.Get().(*[netaddr.MTU]byte)
+	defer packets.Put(buf)
+	var err error
+	for size := 0; err == nil; {
+		if size, err = out.Read(buf[:]); err == nil {
+			err = pass(in, buf[:size], 0, size)
+		}
+	}
 	in.Close()
 	if err = errors.Join(err, <-up); isTimeout(err) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF) {
 		return nil
