@@ -412,7 +412,7 @@ func TestStuckLink(t *testing.T) {
 				<-released
 			}
 		}}
-		o.Network, o.Patience = network.Here{}, engine.Patience{Create: 50 * time.Millisecond, Undo: time.Millisecond, Close: time.Millisecond}
+		o.Network, o.Patience = network.Here{}, engine.Patience{Create: 2 * time.Second, Undo: time.Millisecond, Close: time.Millisecond}
 	})
 	sb := made(t, e, sandpit.Spec{Name: "box"})
 	some := sandpit.Egress{Allow: []string{"a.test"}}
