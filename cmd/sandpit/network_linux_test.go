@@ -104,4 +104,13 @@ func TestNetworkProcessIsKilled(t *testing.T) {
 	last = networkProcessOf(server)
 	_ = s.cmd.Process.Kill()
 	testkit.Until(t, "the process ends with its server", func() bool { return unix.Kill(last, 0) != nil })
+
+	c := startService(t, home, nil).client()
+	for _, sb := range boxes {
+		adopted, err := c.Get(t.Context(), sb.ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		testkit.Until(t, "the next server's network works", func() bool { return loads(adopted) })
+	}
 }
