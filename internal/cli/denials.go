@@ -18,8 +18,8 @@ type traffic struct {
 	Allow   *[]string    `json:"allow,omitempty"` // the rules that would have sufficed, of EgressLearn
 	Lost    int64        `json:"lost,omitempty"`  // connections that are missing in allow
 
-	log   sandpit.EgressLog
-	asked []string // Allow
+	log    sandpit.EgressLog
+	closed []string // destinations that an --allow would open, the latest first
 }
 
 type jsonDenial struct {
@@ -37,9 +37,22 @@ func trafficOf(ctx context.Context, s sandpit.Egresser, asked sandpit.Egress) *t
 	if err != nil {
 		return nil
 	}
-	t := &traffic{Denials: []jsonDenial{}, log: log, asked: asked.Allow}
+	t := &traffic{Denials: []jsonDenial{}, log: log}
 	for _, d := range log.Denials {
 		t.Denials = append(t.Denials, jsonDenial(d))
+	}
+	for _, d := range slices.Backward(log.Denials) {
+		if len(t.closed) == maxShown {
+			break
+		}
+		if d.Rule != "" || d.Destination == "" {
+			continue
+		}
+		// What is allowed as far as its name says was denied for something else, such as
+		// another Host or a method.
+		if decided, err := s.CheckEgress(ctx, d.Destination); err == nil && !decided.Allowed && decided.Rule == "" {
+			t.closed = append(t.closed, d.Destination)
+		}
 	}
 	if asked.Preset == sandpit.EgressLearn {
 		t.Allow, t.Lost = new(learned(log.Flows)), log.Lost
@@ -106,11 +119,11 @@ func (a *App) tellDenials(t *traffic) {
 	denials := t.log.Denials
 	var count int64
 	var flags []string
-	for _, d := range slices.Backward(denials) {
+	for _, d := range denials {
 		count += d.Count
-		if len(flags) < maxShown && d.Destination != "" && d.Rule == "" && !slices.Contains(t.asked, d.Destination) {
-			flags = append(flags, "--allow "+Harmless(d.Destination))
-		}
+	}
+	for _, destination := range t.closed {
+		flags = append(flags, "--allow "+Harmless(destination))
 	}
 	times := "once"
 	if count != 1 {
@@ -127,5 +140,5 @@ func (a *App) tellDenials(t *traffic) {
 	a.Note("%s", text)
 }
 
-// maxShown is the number of flags that tellDenials suggests at most.
+// maxShown is the number of flags that are suggested at most.
 const maxShown = 3
