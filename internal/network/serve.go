@@ -3,7 +3,6 @@ package network
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -121,7 +120,7 @@ func (r *relay) stop() bool {
 	_ = r.from.SetReadDeadline(time.Unix(1, 0))
 	<-r.done
 	_ = r.from.SetReadDeadline(time.Time{})
-	return !r.moved && errors.Is(r.err, context.DeadlineExceeded) || !r.moved && isTimeout(r.err)
+	return !r.moved && isTimeout(r.err)
 }
 
 func isTimeout(err error) bool {

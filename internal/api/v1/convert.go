@@ -146,12 +146,12 @@ func (s Spec) Sandpit() (sandpit.Spec, error) {
 
 // FromEgress converts an Egress to the form of the API; nil if it asks for nothing.
 func FromEgress(e sandpit.Egress) *Egress {
+	if e.IsZero() {
+		return nil
+	}
 	v := &Egress{Preset: string(e.Preset), Allow: e.Allow, Deny: e.Deny, Resolve: e.Resolve, DNS: e.DNS}
 	if e.Bounds != (sandpit.EgressBounds{}) {
 		v.Bounds = new(EgressBounds(e.Bounds))
-	}
-	if v.Preset == "" && len(v.Allow)+len(v.Deny)+len(v.Resolve)+len(v.DNS) == 0 && v.Bounds == nil {
-		return nil
 	}
 	return v
 }
