@@ -10,6 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/authority"
 	"github.com/sandpit-dev/sandpit/internal/egress"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // Here gives sandboxes their networks in this process.
@@ -38,6 +39,9 @@ func (Here) Authority(t engine.Terms) (ca, certificate []byte, err error) {
 
 // Beyond checks e. See engine.Network.
 func (Here) Beyond(e sandpit.Egress, allowed, addresses []string) (part, what string, err error) {
+	if err := refusePing(e); err != nil {
+		return "", "", err
+	}
 	part, what, err = egress.Beyond(e, allowed, addresses)
 	if part != "" || err != nil || len(allowed)+len(addresses) == 0 {
 		return part, what, err
@@ -47,6 +51,16 @@ func (Here) Beyond(e sandpit.Egress, allowed, addresses []string) (part, what st
 		return "", "", err
 	}
 	return beyondOwn(e, allowed, addresses, own)
+}
+
+// refusePing refuses rules that allow ICMP echo: seccomp lets no sandbox send it.
+func refusePing(e sandpit.Egress) error {
+	for _, text := range e.Allow {
+		if rules, err := egress.ParseRule(text); err == nil && rules[0].Protocol == egress.Ping {
+			return sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "rule %q: a sandbox can't send ICMP echo requests", fault.Clip(text)), "omit it, and connect over TCP to see whether a host answers")
+		}
+	}
+	return nil
 }
 
 // beyondOwn is egress.Beyond for what names addresses of this machine. Presets, and public

@@ -32,7 +32,7 @@ func (a *tree) networkCommand() *cobra.Command {
 no longer allowed end.
 
 A rule is HOST, HOST:PORT, *.HOST (all names below HOST), ADDRESS, CIDR or a set, optionally
-after udp: or ping:, or METHOD:https://HOST/PATH* for requests. The sets:
+after udp:, or METHOD:https://HOST/PATH* for requests. The sets:
 ` + sets.String(),
 	})
 	cmd.AddCommand(a.networkShow(), a.networkChange("allow"), a.networkChange("deny"), a.networkCheck(), a.networkLog())
@@ -202,7 +202,7 @@ func (a *tree) networkCheck() *cobra.Command {
 	var asJSON bool
 	cmd := a.serverCommand(&cobra.Command{
 		Use: "check [flags] NAME HOST[:PORT]", Short: "check whether a sandbox may reach something, and by which rule",
-		Long: `Check whether a sandbox may reach a host or address, and by which rule; udp: or ping: may
+		Long: `Check whether a sandbox may reach a host or address, and by which rule; udp: may
 stand before it. Nothing is sent. The addresses of an allowed name are checked when it is connected
 to. The exit code is 1 if it is denied.`,
 		Example:           "  sandpit network check work pypi.org:443\n  sandpit network check work udp:192.0.2.1:53",
