@@ -51,6 +51,14 @@ func TestInterceptedClients(t *testing.T) {
 	t.Cleanup(func() { server.Close() })
 	go func() { _ = server.ServeTLS(listener, "", "") }()
 
+	get := `cat >/tmp/Get.java <<'end'
+class Get {
+	public static void main(String[] a) throws Exception {
+		System.out.print(new String(new java.net.URL(a[0]).openStream().readAllBytes()));
+	}
+}
+end
+`
 	flags := []string{
 		"run", "--allow", "GET:https://good.test/ok/*", "--allow", "*:https://good.test/sandpit/*", "--resolve", "good.test:127.0.0.1",
 		"-w", "/tmp", "-e", "HOME=/tmp", "-m", "2g", "--", "sh", "-c",
@@ -62,6 +70,10 @@ func TestInterceptedClients(t *testing.T) {
 		{"python3", `python3 -c 'import urllib.request as r; print(r.urlopen("https://good.test/ok/python").read())'`, "reached /ok/python"},
 		{"node", `node -e 'fetch("https://good.test/ok/node").then(r => r.text()).then(console.log)'`, "reached /ok/node"},
 		{"git", "git clone -q https://good.test/sandpit/hello.git && cat hello/text", "hello from git"},
+		{"openssl", "env -i /usr/bin/openssl s_client -connect good.test:443 -verify_return_error -brief -CApath /etc/ssl/certs </dev/null 2>&1", "Verification: OK"},
+		{"wget", "env -i /usr/bin/wget -qO- https://good.test/ok/wget", "reached /ok/wget"},
+		{"java", get + "java -Xmx512m /tmp/Get.java https://good.test/ok/java", "reached /ok/java"},
+		{"java", get + "env -i /usr/bin/java -Xmx512m /tmp/Get.java https://good.test/ok/java", "reached /ok/java"},
 		{"curl", "curl -sS https://good.test/not/", "sandpit: no rule allows GET /not/"},
 		{"curl", "curl -sS --path-as-is https://good.test/ok/../not/", "can be read in more than one way"},
 		{"curl", "curl -sS -X POST https://good.test/ok/post", "sandpit: no rule allows POST /ok/post"},

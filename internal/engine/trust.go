@@ -2,6 +2,8 @@ package engine
 
 import (
 	"bytes"
+	"encoding/pem"
+	"fmt"
 	"path"
 	"strings"
 
@@ -13,13 +15,38 @@ import (
 // image's, and that of the sandbox's authority.
 const trustFile = "/etc/sandpit/ca-certificates.crt"
 
-// trustStores are where images have the certificates that they trust, in one file.
-var trustStores = [...]string{
-	"/etc/ssl/certs/ca-certificates.crt",                // Debian, Alpine, Arch
-	"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", // Fedora, RHEL
-	"/etc/ssl/ca-bundle.pem",                            // SUSE
-	"/etc/ssl/cert.pem",                                 // older Alpine, BSD
-}
+// javaTrustFile has the same for Java.
+const javaTrustFile = "/etc/sandpit/cacerts"
+
+// Where images have the certificates that they trust. A path that is a link leads to another of
+// these, and is left as it is.
+var (
+	// trustStores are files in PEM, of which an image has one.
+	trustStores = [...]string{
+		"/etc/ssl/certs/ca-certificates.crt",                // Debian, Alpine, Arch
+		"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", // Fedora, RHEL
+		"/var/lib/ca-certificates/ca-bundle.pem",            // SUSE
+		"/etc/ssl/ca-bundle.pem",                            // older SUSE
+		"/etc/ssl/cert.pem",                                 // older Alpine, BSD
+	}
+
+	// javaTrustStores are those of the distributions' Java.
+	javaTrustStores = [...]string{
+		"/etc/ssl/certs/java/cacerts",                     // Debian, Alpine
+		"/etc/pki/ca-trust/extracted/java/cacerts",        // Fedora, RHEL
+		"/var/lib/ca-certificates/java-cacerts",           // SUSE
+		"/etc/ca-certificates/extracted/java-cacerts.jks", // Arch
+	}
+
+	// trustDirectories are looked up by hash (see subjectHash). OpenSSL looks there, if nothing
+	// names a file to it: on Fedora since 42, and in images of which somebody removed the file.
+	trustDirectories = [...]string{
+		"/etc/ssl/certs",     // Debian, Alpine, Arch
+		"/etc/pki/tls/certs", // Fedora
+		"/etc/pki/ca-trust/extracted/pem/directory-hash", // Fedora, RHEL
+		"/var/lib/ca-certificates/pem",                   // SUSE
+	}
+)
 
 // trustVariables name trustFile to programs that do not look where the system's are.
 var trustVariables = [...]string{
@@ -35,6 +62,13 @@ var trustVariables = [...]string{
 	"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", // gRPC's C core
 }
 
+// javaVariable is read by every Java, which then says so on stderr; no other way reaches one that
+// brings its own certificates. What the image sets there is kept.
+const (
+	javaVariable = "JAVA_TOOL_OPTIONS"
+	javaOption   = "-Djavax.net.ssl.trustStore=" + javaTrustFile
+)
+
 // intercept makes the authority of a new sandbox, if its terms need one, and adds to the plan that
 // its programs trust it. The result are variables for them.
 func (s *Sandbox) intercept(plan *driver.Plan) (env []string, err error) {
@@ -47,37 +81,97 @@ func (s *Sandbox) intercept(plan *driver.Plan) (env []string, err error) {
 		return nil, err
 	}
 	s.ca = ca
-	at, bundle := rootsOf(s.lease.Rootfs())
+	files, env := trusting(s.lease.Rootfs(), s.image.Env, certificate)
+	plan.Root.Files = append(plan.Root.Files, files...)
+	return env, nil
+}
+
+// trusting returns files that make the programs of an image trust certificates, in PEM, beside
+// what they trust already, and variables for programs that do not look there.
+func trusting(root image.Rootfs, imageEnv []string, certificates []byte) (files []driver.File, env []string) {
+	file := func(name string, data []byte) {
+		files = append(files, driver.File{Path: name, Mode: 0o644, Data: data})
+	}
+	at, bundle := rootsOf(root)
 	if len(bundle) > 0 && !bytes.HasSuffix(bundle, []byte("\n")) {
 		bundle = append(bundle, '\n')
 	}
-	bundle = append(bundle, certificate...)
-	for _, name := range [...]string{at, trustFile} {
-		plan.Root.Files = append(plan.Root.Files, driver.File{Path: name, Mode: 0o644, Data: bundle})
+	bundle = append(bundle, certificates...)
+	file(at, bundle)
+	file(trustFile, bundle)
+
+	added := certificatesIn(certificates)
+	java := javaStore(nil, certificatesIn(bundle))
+	for _, name := range javaTrustStores {
+		old := []byte(findFile(layersOf(root, name)))
+		if isJavaStore(old) {
+			java = javaStore(old, added)
+		}
+		if len(old) > 0 {
+			file(name, java)
+		}
 	}
+	file(javaTrustFile, java)
+
+	for _, dir := range trustDirectories {
+		if kind, ok := findType(layersOf(root, dir)); !ok || !kind.IsDir() {
+			continue
+		}
+		for _, der := range added {
+			if name, ok := unusedHash(root, dir, der); ok {
+				file(name, pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: der}))
+			}
+		}
+	}
+
 	for _, name := range trustVariables {
 		env = append(env, name+"="+trustFile)
 	}
-	return env, nil
+	option := javaOption
+	for _, v := range imageEnv {
+		if set, ok := strings.CutPrefix(v, javaVariable+"="); ok {
+			option = javaOption + " " + set // the last of an option holds
+		}
+	}
+	return files, append(env, javaVariable+"="+option)
 }
+
+// unusedHash returns the path by which OpenSSL finds a certificate in a directory of an image,
+// beside others of its subject's hash.
+func unusedHash(root image.Rootfs, dir string, der []byte) (string, bool) {
+	hash, ok := subjectHash(der)
+	for n := 0; ok && n < maxSameHash; n++ {
+		name := fmt.Sprintf("%s/%s.%d", dir, hash, n)
+		if _, exists := findType(layersOf(root, name)); !exists {
+			return name, true
+		}
+	}
+	return "", false
+}
+
+// maxSameHash bounds the certificates of a directory with the same hash.
+const maxSameHash = 10
 
 // rootsOf returns the certificates that an image trusts, and where it has them.
 func rootsOf(root image.Rootfs) (at string, bundle []byte) {
 	for _, name := range trustStores {
-		dirs, rest := root.Layers, name
-		for _, b := range root.Binds {
-			if inner, ok := within(name, b); ok {
-				dirs, rest = []string{b.Source}, inner
-			}
-		}
-		if text := findFile(dirs, strings.TrimPrefix(rest, "/")); text != "" {
+		if text := findFile(layersOf(root, name)); text != "" {
 			return name, []byte(text)
 		}
 	}
 	return trustStores[0], nil
 }
 
-// within returns the path of a file in a bind.
-func within(name string, b image.Bind) (string, bool) {
-	return strings.CutPrefix(name, path.Clean("/"+b.Target)+"/")
+// layersOf returns the directories in which a file of an image may be, the topmost first, and its
+// path in them.
+func layersOf(root image.Rootfs, name string) (layers []string, rest string) {
+	layers, rest = root.Layers, name
+	for _, b := range root.Binds {
+		if target := path.Clean("/" + b.Target); name == target {
+			layers, rest = []string{b.Source}, "."
+		} else if inner, ok := strings.CutPrefix(name, target+"/"); ok {
+			layers, rest = []string{b.Source}, inner
+		}
+	}
+	return layers, strings.TrimPrefix(rest, "/")
 }

@@ -157,3 +157,13 @@ func findFile(layers []string, name string) string {
 	}
 	return ""
 }
+
+// findType returns the type of a file in the topmost layer that has it.
+func findType(layers []string, name string) (kind fs.FileMode, ok bool) {
+	for _, dir := range layers {
+		if kind, ok = typeInLayer(dir, name); ok {
+			break
+		}
+	}
+	return kind, ok
+}

@@ -1,0 +1,113 @@
+package engine
+
+import (
+	"bytes"
+	"crypto/sha1" //nolint:gosec // both formats are made with it, neither for security
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	"encoding/binary"
+	"encoding/pem"
+	"fmt"
+	"strings"
+	"unicode/utf16"
+)
+
+// pemCertificate is the type of blocks in PEM that are certificates.
+const pemCertificate = "CERTIFICATE"
+
+// certificatesIn returns the certificates of a text in PEM, in DER.
+func certificatesIn(text []byte) (all [][]byte) {
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type == pemCertificate {
+			all = append(all, block.Bytes)
+		}
+	}
+	return all
+}
+
+// javaHeader begins a store of certificates of Java, in the format JKS: a magic number and the
+// version. It has no specification but its implementation, sun.security.provider.JavaKeyStore;
+// every Java reads it, whatever its default format is.
+var javaHeader = []byte{0xfe, 0xed, 0xfe, 0xed, 0, 0, 0, 2}
+
+// javaDigest is the size of what ends a store: a digest, which programs without a password skip.
+const javaDigest = sha1.Size
+
+// javaStore returns a store of certificates of Java with those of an old store, if that has the
+// format, and others. The password of its digest is the usual one, "changeit".
+func javaStore(old []byte, certificates [][]byte) []byte {
+	count, entries := 0, []byte(nil)
+	if isJavaStore(old) {
+		count = int(binary.BigEndian.Uint32(old[len(javaHeader):]))
+		entries = old[len(javaHeader)+4 : len(old)-javaDigest]
+	}
+	store := binary.BigEndian.AppendUint32(bytes.Clone(javaHeader), uint32(count+len(certificates))) //nolint:gosec // a file has few
+	store = append(store, entries...)
+	for i, der := range certificates {
+		store = binary.BigEndian.AppendUint32(store, 2) // a trusted certificate
+		store = appendJavaString(store, fmt.Sprintf("sandpit-%d", i))
+		store = binary.BigEndian.AppendUint64(store, 0) // when it was added
+		store = appendJavaString(store, "X.509")
+		store = binary.BigEndian.AppendUint32(store, uint32(len(der))) //nolint:gosec // part of a small file
+		store = append(store, der...)
+	}
+	digest := sha1.New() //nolint:gosec // the format's
+	for _, c := range utf16.Encode([]rune("changeit")) {
+		digest.Write(binary.BigEndian.AppendUint16(nil, c))
+	}
+	digest.Write([]byte("Mighty Aphrodite"))
+	digest.Write(store)
+	return digest.Sum(store)
+}
+
+// isJavaStore reports whether a file begins like a store of certificates of Java.
+func isJavaStore(file []byte) bool {
+	return bytes.HasPrefix(file, javaHeader) && len(file) >= len(javaHeader)+4+javaDigest
+}
+
+func appendJavaString(b []byte, s string) []byte {
+	return append(binary.BigEndian.AppendUint16(b, uint16(len(s))), s...) //nolint:gosec // a short constant
+}
+
+// subjectHash returns the name, without its number, by which OpenSSL looks up a certificate in a
+// directory: see openssl-rehash(1). It is the beginning of a digest of the subject, of which all
+// strings are in UTF-8, in lower case, and without needless spaces. A certificate with a subject
+// of other than strings has none.
+func subjectHash(der []byte) (string, bool) {
+	c, err := x509.ParseCertificate(der)
+	if err != nil {
+		return "", false
+	}
+	var subject pkix.RDNSequence
+	if _, err := asn1.Unmarshal(c.RawSubject, &subject); err != nil {
+		return "", false
+	}
+	digest := sha1.New() //nolint:gosec // the format's
+	for _, part := range subject {
+		for i := range part {
+			s, ok := part[i].Value.(string)
+			if !ok {
+				return "", false
+			}
+			words := strings.FieldsFunc(s, func(r rune) bool { return strings.ContainsRune(" \t\n\v\f\r", r) })
+			part[i].Value = asn1.RawValue{Tag: asn1.TagUTF8String, Bytes: []byte(lowerASCII(strings.Join(words, " ")))}
+		}
+		text, err := asn1.Marshal(part)
+		if err != nil {
+			return "", false
+		}
+		digest.Write(text)
+	}
+	return fmt.Sprintf("%08x", binary.LittleEndian.Uint32(digest.Sum(nil))), true
+}
+
+// lowerASCII changes letters of ASCII only.
+func lowerASCII(s string) string {
+	return strings.Map(func(r rune) rune {
+		if 'A' <= r && r <= 'Z' {
+			r += 'a' - 'A'
+		}
+		return r
+	}, s)
+}
