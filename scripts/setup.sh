@@ -30,6 +30,8 @@ dockerd:docker.io
 rootlesskit:rootlesskit
 hyperfine:hyperfine
 sqlite3:sqlite3
+openssl:openssl
+iodine:iodine
 vi:vim-tiny
 tmux:tmux
 chromium-headless-shell:chromium-headless-shell

@@ -91,6 +91,122 @@ end
 	}
 }
 
+// In images laid out as Fedora's and Alpine's, OpenSSL trusts the sandbox's authority and the
+// image's roots, wherever these distributions have it look, without a variable. The images are
+// made of this machine's openssl and links as those of the distributions.
+func TestInterceptedLayouts(t *testing.T) {
+	needSandboxes(t)
+	testkit.NeedRoot(t, "to make a network namespace")
+	testkit.NeedProgram(t, "openssl")
+	home, origins, theirs := dataDir(t), newAuthority(t), newAuthority(t)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	writeFile(t, ca, origins.pem)
+	t.Setenv("SSL_CERT_FILE", ca) // which sandpit trusts in origins
+	space := newNetworkNamespace(t)
+	for port, a := range map[int]*authority{443: origins, 8443: theirs} { // the second is not intercepted
+		listener := space.listen(t, port)
+		server := &http.Server{ErrorLog: log.New(io.Discard, "", 0), TLSConfig: &tls.Config{GetCertificate: a.certificate}}
+		t.Cleanup(func() { server.Close() })
+		go func() { _ = server.ServeTLS(listener, "", "") }()
+	}
+	for name, c := range map[string]struct {
+		bundle string
+		links  map[string]string
+		dirs   []string // looked up by hash
+		look   []string
+	}{
+		"fedora": {
+			bundle: "etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+			links:  map[string]string{"etc/ssl/certs": "../pki/tls/certs", "etc/pki/tls/cert.pem": "../ca-trust/extracted/pem/tls-ca-bundle.pem"},
+			dirs:   []string{"etc/pki/tls/certs", "etc/pki/ca-trust/extracted/pem/directory-hash"},
+			look: []string{
+				"-CApath /etc/pki/tls/certs", "-CApath /etc/ssl/certs", "-CApath /etc/pki/ca-trust/extracted/pem/directory-hash",
+				"-CAfile /etc/pki/tls/cert.pem",
+			},
+		},
+		"alpine": {
+			bundle: "etc/ssl/certs/ca-certificates.crt",
+			links:  map[string]string{"etc/ssl/cert.pem": "certs/ca-certificates.crt"},
+			dirs:   []string{"etc/ssl/certs"},
+			look:   []string{"-CApath /etc/ssl/certs", "-CAfile /etc/ssl/cert.pem"},
+		},
+	} {
+		dir := filepath.Join(t.TempDir(), name)
+		copyProgram(t, dir, "openssl")
+		for _, d := range append(c.dirs, filepath.Dir(c.bundle), "etc/ssl", "etc/pki/tls") {
+			if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		writeFile(t, filepath.Join(dir, c.bundle), theirs.pem)
+		hash, err := exec.Command("openssl", "x509", "-noout", "-subject_hash", "-in", filepath.Join(dir, c.bundle)).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range c.dirs {
+			writeFile(t, filepath.Join(dir, d, strings.TrimSpace(string(hash))+".0"), theirs.pem)
+		}
+		for link, to := range c.links {
+			if err := os.Symlink(to, filepath.Join(dir, link)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, look := range c.look {
+			for _, port := range []string{"443", "8443"} {
+				args := []string{
+					"run", "--image", "dir:" + dir, "--allow", "GET:https://good.test/*", "--allow", "other.test:8443", "--resolve", "good.test:127.0.0.1",
+					"--resolve", "other.test:127.0.0.1", "--", "/usr/bin/openssl", "s_client", "-brief", "-verify_return_error",
+					"-no-CAstore", "-connect",
+				}
+				host, elsewhere := "good.test", "-no-CApath"
+				if port == "8443" {
+					host = "other.test"
+				}
+				if strings.HasPrefix(look, "-CApath") {
+					elsewhere = "-no-CAfile"
+				}
+				args = append(append(args, host+":"+port, elsewhere), strings.Fields(look)...)
+				if out, err := space.run(home, binDir(t), args...); err != nil || !strings.Contains(out, "Verification: OK") {
+					t.Errorf("%s, %s, port %s: %v\n%s", name, look, port, err, out)
+				}
+			}
+		}
+	}
+}
+
+// copyProgram copies a program of this machine, and the libraries that it needs, into the root of
+// an image.
+func copyProgram(t *testing.T, root, program string) {
+	t.Helper()
+	at, err := exec.LookPath(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("ldd", at).Output()
+	testkit.Need(t, "a program with shared libraries", err)
+	files := []string{at}
+	for _, word := range strings.Fields(string(out)) {
+		if filepath.IsAbs(word) {
+			files = append(files, word)
+		}
+	}
+	for _, name := range files {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name == at {
+			name = "/usr/bin/" + program
+		}
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(root, name), data, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // The value of a secret that is bound to hosts reaches them, also after it was replaced, and is
 // nowhere else: not in the sandbox's memory (its guest's too), files and environment, not in what
 // commands and logs say, and not in the data directory in clear. (The catalogue's G2 and G5.)

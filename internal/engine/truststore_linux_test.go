@@ -20,7 +20,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
-// root returns a new certificate in PEM.
+// newRoot returns a new certificate in PEM.
 func newRoot(t *testing.T, subject pkix.Name) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -64,7 +64,13 @@ func TestSubjectHashIsOpenSSLs(t *testing.T) {
 // Java lists a store's certificates: those that were there, and the new one, also with the
 // password that verifies the digest.
 func TestJavaStores(t *testing.T) {
-	testkit.NeedProgram(t, "keytool")
+	if _, err := exec.LookPath("keytool"); err != nil {
+		t.Log("no keytool: only the size of a store is checked")
+		if n := len(javaStore(nil, nil)); n != len(javaHeader)+4+javaDigest {
+			t.Errorf("an empty store has %d bytes", n)
+		}
+		return
+	}
 	old := newRoot(t, pkix.Name{CommonName: "The image's"})
 	first := javaStore(nil, certificatesIn(old))
 	second := javaStore(imported(t, old), certificatesIn(newRoot(t, pkix.Name{CommonName: "Ours"})))
