@@ -89,7 +89,14 @@ func (s *served) ownMemory() int64 {
 	return own.all
 }
 
+// measureEgressCreate creates sandboxes of blanks, and such that no blank fits, because they have less
+// memory than one is given.
 func (s *served) measureEgressCreate(ctx context.Context) error {
+	return errors.Join(s.measureEgressCreated(ctx, "create, warm", sandpit.Spec{}),
+		s.measureEgressCreated(ctx, "create, cold", sandpit.Spec{Limits: sandpit.Limits{Memory: 31 << 20}}))
+}
+
+func (s *served) measureEgressCreated(ctx context.Context, title string, spec sandpit.Spec) error {
 	const with, without = "with egress", "without"
 	once := func(name string, spec sandpit.Spec) *contestant {
 		return rested(&contestant{name: name, once: func(ctx context.Context, rec *record) error {
@@ -102,8 +109,8 @@ func (s *served) measureEgressCreate(ctx context.Context) error {
 			return sb.Remove(ctx)
 		}})
 	}
-	rec := contest(ctx, s.b.fewer(100, 10), s.b.budget(), once(with, outward(sandpit.Spec{})), once(without, sandpit.Spec{}))
-	g := s.b.group("egress", "create, warm", "ms")
+	rec := contest(ctx, s.b.fewer(100, 10), s.b.budget(), once(with, outward(spec)), once(without, spec))
+	g := s.b.group("egress", title, "ms")
 	g.add(with, rec.get(with))
 	g.against(without, rec.get(without), with, rec.get(with), goal{})
 	return ctx.Err()

@@ -391,6 +391,21 @@ func (g *Group) OpenJoin() ([]int, error) {
 	return fds, nil
 }
 
+// LimitsDevices returns the index among what OpenJoin opens of the file by which a process
+// becomes subject to the limit of devices, or -1.
+func (g *Group) LimitsDevices() int {
+	_, into := g.FD()
+	for i, d := range g.dirs {
+		if d.ctrls&devices != 0 {
+			if into && g.dirs[0].v2 {
+				i--
+			}
+			return i
+		}
+	}
+	return -1
+}
+
 // Name returns the name of the group's directories.
 func (g *Group) Name() string { return prefix + g.id }
 

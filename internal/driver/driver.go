@@ -341,6 +341,10 @@ type Plan struct {
 	// Ephemeral sandboxes die with the process that made them.
 	Ephemeral bool
 
+	// Link, if set, is the interface that Linker.Link will be asked for first. A driver may make it
+	// together with the sandbox, which takes less time.
+	Link *Link
+
 	// Trace, if set, is called with the time of each step of Create.
 	Trace func(step string, took time.Duration)
 }

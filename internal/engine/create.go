@@ -307,6 +307,10 @@ func (s *Sandbox) plan(spec sandpit.Spec, limits sandpit.Limits, enforce feature
 	for _, b := range root.Binds {
 		plan.Root.Binds = append(plan.Root.Binds, driver.Bind(b))
 	}
+	if spec.Egress.Asked() {
+		l := link()
+		plan.Link = &l
+	}
 	for i := range plan.Tmpfs {
 		if plan.Tmpfs[i].Size == 0 {
 			plan.Tmpfs[i].Size = defaultTmpfs

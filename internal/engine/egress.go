@@ -109,7 +109,7 @@ func (s *Sandbox) joinNetwork(ctx context.Context, e sandpit.Egress) error {
 	if !ok || s.engine.opts.Network == nil {
 		return errNoEgress(s.info.Driver)
 	}
-	file, err := linker.Link(ctx, driver.Link{MTU: netaddr.MTU, IPv4: netaddr.Inside4(), IPv6: netaddr.Inside6()})
+	file, err := linker.Link(ctx, link())
 	if err != nil {
 		return err
 	}
@@ -135,6 +135,11 @@ func (s *Sandbox) joinNetwork(ctx context.Context, e sandpit.Egress) error {
 		return s.closedError()
 	}
 	return nil
+}
+
+// link describes the interface of every sandbox with egress.
+func link() driver.Link {
+	return driver.Link{MTU: netaddr.MTU, IPv4: netaddr.Inside4(), IPv6: netaddr.Inside6()}
 }
 
 // rejoinNetwork attaches to the interface of a sandbox that is adopted. If that fails, the

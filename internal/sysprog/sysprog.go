@@ -137,11 +137,11 @@ func (p *Program) Grow(n int) {
 	p.steps, p.names, p.keep = slices.Grow(p.steps, n), slices.Grow(p.names, n), slices.Grow(p.keep, 2*n)
 }
 
-// Store32 adds a step that writes the register r, as 32 bits, to b at offset.
-func (p *Program) Store32(r Reg, b []byte, offset int) {
+// Store32 adds a step that writes a, as 32 bits, to b at offset.
+func (p *Program) Store32(a Arg, b []byte, offset int) {
 	_ = b[offset+3]
 	s := step{op: opStore}
-	s.setArgs(From(r), p.Bytes(b[offset:]))
+	s.setArgs(a, p.Bytes(b[offset:]))
 	p.add("storing a result", s)
 }
 

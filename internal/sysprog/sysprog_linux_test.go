@@ -61,7 +61,7 @@ func TestMemoryIsSharedUntilExec(t *testing.T) {
 	var p sysprog.Program
 	b := make([]byte, 4)
 	pid := p.Call("asking", unix.SYS_GETPID).Result()
-	p.Store32(pid, b, 0)
+	p.Store32(sysprog.From(pid), b, 0)
 	c, err := p.Fork(sysprog.ForkOptions{Cgroup: -1, Report: -1})
 	if err != nil {
 		t.Fatal(err)
@@ -428,7 +428,7 @@ func TestBelow(t *testing.T) {
 	var p sysprog.Program
 	got := make([]byte, 4)
 	none := p.Call("looking for the other", unix.SYS_FCNTL, sysprog.Int(high), sysprog.Int(unix.F_GETFD)).Ignore(unix.EBADF).Result()
-	p.Store32(none, got, 0)
+	p.Store32(sysprog.From(none), got, 0)
 	p.Call("writing", unix.SYS_WRITE, sysprog.Int(ends[1]), p.Bytes([]byte("x")), sysprog.Int(1)).Want(1)
 	p.Call("closing its own", unix.SYS_CLOSE, sysprog.Int(ends[1]))
 	p.Call("failing", unix.SYS_CLOSE, sysprog.Int(high))

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -21,6 +23,7 @@ import (
 var linkProperties = []property{
 	{"Link is ErrUnsupported, and says what to do, without the feature", testLinkUnsupported},
 	{"Link makes an interface to which every destination leads", testLink},
+	{"Link returns the interface of the plan once, and attaches to it afterwards", testLinkOfPlan},
 	{"Link is ErrExists while the interface is open, and attaches to it again afterwards", testLinkAgain},
 	{"many Links at once: one has the interface", testLinkMany},
 	{"Link while programs run, and while the instance is frozen", testLinkRunning},
@@ -164,6 +167,38 @@ func testLink(t *testing.T, e *env) {
 	carries(t, e.link(t, inst))
 	if got := shell(t, configured(t, inst), "cat /proc/net/dev | wc -l"); got != "4\n" {
 		t.Errorf("afterwards, there are %s lines about interfaces", got)
+	}
+}
+
+func testLinkOfPlan(t *testing.T, e *env) {
+	plan, l := e.plan(t), netLink()
+	if plan.Link = &l; !e.has(t, feature.Egress) {
+		t.Skip("needs the feature egress: the driver lacks it here")
+	}
+	for _, asked := range []driver.Link{l, {MTU: 1280, IPv4: l.IPv4, IPv6: l.IPv6}} {
+		plan.ID = Plan(e.driver, plan.Root).ID
+		inst := e.create(t, plan)
+		c := configured(t, inst)
+		first, err := e.linker(t, inst).Link(t.Context(), asked)
+		if err != nil {
+			t.Fatalf("linking: %v (hint: %s)", err, sandpit.Hint(err))
+		}
+		if asked == l {
+			carries(t, first)
+		}
+		if got, want := shell(t, c, "cat /sys/class/net/eth0/mtu 2>/dev/null || ip link show eth0 2>/dev/null || echo unknown"), strconv.Itoa(asked.MTU); !strings.Contains(got, want) && got != "unknown\n" {
+			t.Errorf("the MTU is %s, want %s", got, want)
+		}
+		if f, err := e.linker(t, inst).Link(t.Context(), l); !errors.Is(err, sandpit.ErrExists) {
+			t.Errorf("linking twice: %v, %v", f, err)
+		}
+		if err := first.Close(); err != nil {
+			t.Error(err)
+		}
+		carries(t, e.link(t, inst))
+		if got := shell(t, c, "cat /proc/net/dev | wc -l"); got != "4\n" {
+			t.Errorf("there are %s lines about interfaces", got)
+		}
 	}
 }
 

@@ -105,7 +105,14 @@ func (c *compiler) bind(plan *driver.Plan, mounts []hostMount) {
 		c.tmpfs(t)
 	}
 	c.lockMounts()
-	c.answerOwner(c.writePaths())
+	var answer []sysprog.Arg
+	if c.linked = plan.Link != nil && c.hasTUN(); c.linked {
+		answer = append(answer, c.makeLink(plan.Link))
+	}
+	for _, ruleset := range c.writePaths() {
+		answer = append(answer, sysprog.From(ruleset))
+	}
+	c.answerOwner(answer)
 }
 
 // tmpfs mounts a tmpfs of the plan.
@@ -225,7 +232,7 @@ func (c *compiler) showBinds(trees []sysprog.Arg) {
 			// can't show in this way is shown as it is. That is a gap, which
 			// Examine and Lacks list.
 			failed := step.Ignore(unix.EINVAL).Result()
-			c.p.Store32(failed, c.asIs, 4*i)
+			c.p.Store32(sysprog.From(failed), c.asIs, 4*i)
 			c.p.Free(failed)
 		}
 	}

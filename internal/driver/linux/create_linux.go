@@ -58,6 +58,7 @@ type creation struct {
 	build      [2]int // that to the builder
 	program    *sysprog.Program
 	rest       *compiler // of what the builder goes on with
+	iface      int       // descriptor of the interface that it has made, until Link, or -1
 	child      sysprog.Child
 	started    bool
 	thread     *thread // that made the child
@@ -77,7 +78,7 @@ type creation struct {
 func (d *Driver) newCreation(id string, b driver.BlankPlan) *creation {
 	return &creation{
 		driver: d, id: id, blank: b, mark: time.Now(),
-		socks: [2]int{-1, -1}, build: [2]int{-1, -1}, ids: idMap{lock: -1}, child: sysprog.Child{PidFD: -1}, watch: -1,
+		socks: [2]int{-1, -1}, build: [2]int{-1, -1}, ids: idMap{lock: -1}, iface: -1, child: sysprog.Child{PidFD: -1}, watch: -1,
 	}
 }
 
@@ -205,6 +206,10 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 		argv:     []string{GuestName, "bootstrap"},
 		filter:   filter,
 		landlock: landlockABI(),
+		denying:  -1,
+	}
+	if c.plan == nil || c.plan.Link != nil {
+		b.tun = make([]byte, 4)
 	}
 	var mapped [2]int
 	if err := unix.Pipe2(mapped[:], unix.O_CLOEXEC); err != nil {
@@ -222,7 +227,7 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 			return err
 		}
 		defer closeAll(join)
-		b.join = slices.Clone(join)
+		b.join, b.denying = slices.Clone(join), c.group.LimitsDevices()
 		b.cgroup2 = into >= 0 && len(b.join) == 0
 	}
 	needed := []*int{&b.socket, &b.answer, &b.mapped}

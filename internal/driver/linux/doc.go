@@ -38,7 +38,9 @@
 // once. Where ids are mapped, it has left the host's root by pivot_root and sees no file
 // system of the host. Its own root is mounted over the little that is left when it is
 // bound, because pivot_root looks at every thread of the machine. Limits are written again
-// then. A blank ends with its owner, as every sandbox does before its last step.
+// then. /dev/net/tun, which it has opened before, becomes the sandbox's interface if the plan
+// has one, and is closed with the builder otherwise: the guest has no copy. A blank ends with
+// its owner, as every sandbox does before its last step.
 //
 // # File systems
 //

@@ -103,6 +103,8 @@ func (c *creation) explainStep(e *sysprog.StepError) error {
 	case strings.HasSuffix(e.What, withoutItsSockets):
 		return sandpit.WithHint(fault.Kind{Err: err, Kind: sandpit.ErrUnsupported},
 			"mount only the directories that are needed: another file system is mounted below this one, or it does not support such mounts")
+	case e.What == openingTUN:
+		return sandpit.WithHint(fault.Kind{Err: err, Kind: sandpit.ErrUnsupported}, tunFix(e.Errno))
 	case strings.HasPrefix(e.What, "looking at"):
 		return fault.Kind{Err: err, Kind: sandpit.ErrInvalid}
 	case e.Errno == unix.ENOSYS:

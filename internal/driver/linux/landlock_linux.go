@@ -56,7 +56,7 @@ func allowSteps(p *sysprog.Program, ruleset sysprog.Reg, path string, missing bo
 	}
 	for _, access := range accesses {
 		rule := landlock.PathBeneath(access)
-		p.Store32(fd, rule, landlock.ParentFD)
+		p.Store32(sysprog.From(fd), rule, landlock.ParentFD)
 		// EINVAL: rights of a directory for what is a file.
 		p.Call(what, unix.SYS_LANDLOCK_ADD_RULE, sysprog.From(ruleset), sysprog.Int(landlock.RulePathBeneath), p.Bytes(rule), sysprog.Int(0)).Ignore(unix.EINVAL)
 	}

@@ -526,7 +526,8 @@ func TestLeakAfterErrors(t *testing.T) {
 				p.Tmpfs = []sandpit.Tmpfs{{Target: "/t", Size: 1 << 20}}
 				p.Write = []string{"/w"}
 			},
-			"users": func(p *driver.Plan) { p.MultiUser = multiUser(t); p.UID, p.GID = 0, 0 },
+			"linked": func(p *driver.Plan) { p.Link = linkOf(t) },
+			"users":  func(p *driver.Plan) { p.MultiUser = multiUser(t); p.UID, p.GID = 0, 0 },
 		} {
 			t.Run(step+" "+name, func(t *testing.T) {
 				t.Cleanup(unchanged(t))
@@ -555,6 +556,7 @@ func TestLeakOfBlanks(t *testing.T) {
 			t.Cleanup(unchanged(t))
 			d := failingAt(step, fault)
 			plan := drivertest.Plan(d, hostRoot(t))
+			plan.Link = linkOf(t)
 			b, err := d.Prepare(t.Context(), plan.ID, driver.BlankPlan{Ephemeral: true, UID: plan.UID, GID: plan.GID, Limits: plan.Limits, Enforce: plan.Enforce})
 			if err == nil {
 				_, err = b.Bind(t.Context(), plan)

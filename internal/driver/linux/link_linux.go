@@ -18,10 +18,12 @@ import (
 )
 
 // The interface of a sandbox is a TUN device (Documentation/networking/tuntap.rst): what is
-// routed to it can be read from a descriptor. A child joins the sandbox's user and network
-// namespaces, makes the device or attaches to it, and passes the descriptor on. The device is
-// persistent, so that it stays when the descriptor is closed: connections of the sandbox then
-// hang until somebody attaches to it again, and nobody waits for the kernel to unregister it.
+// routed to it can be read from a descriptor. The builder makes the one of a plan: tunPath was
+// opened while it still saw the host, in every blank, and the descriptor comes back with its
+// answer. To give a running sandbox one, or to attach to it again, a child joins the sandbox's user
+// and network namespaces, makes the device or attaches to it, and passes the descriptor on. The
+// device is persistent, so that it stays when the descriptor is closed: connections of the sandbox
+// then hang until somebody attaches to it again, and nobody waits for the kernel to unregister it.
 
 // tunPath is the file by which TUN devices are made.
 const tunPath = "/dev/net/tun"
@@ -42,6 +44,9 @@ func (i *instance) Link(ctx context.Context, l driver.Link) (*os.File, error) {
 	if err := i.owned(); err != nil {
 		return nil, err
 	}
+	if fd := i.takeLink(l); fd >= 0 {
+		return os.NewFile(uintptr(fd), linkName), nil
+	}
 	doing := driver.Doing{Step: "link", PID: i.child.PID}
 	if i.group != nil {
 		doing.Cgroup = i.group.Name()
@@ -54,6 +59,22 @@ func (i *instance) Link(ctx context.Context, l driver.Link) (*os.File, error) {
 		return nil, fmt.Errorf("making the network interface of %s: %w", i.id, i.explainLink(err))
 	}
 	return os.NewFile(uintptr(fd), linkName), nil
+}
+
+// takeLink returns the interface that the builder has made, once, or -1.
+func (i *instance) takeLink(l driver.Link) int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.closed { // and so is the interface
+		return -1
+	}
+	fd := i.iface
+	i.iface = -1
+	if fd >= 0 && *i.plan.Link != l {
+		unix.Close(fd)
+		return -1
+	}
+	return fd
 }
 
 func (i *instance) link(ctx context.Context, l driver.Link, dumpable bool) (int, error) {
@@ -157,7 +178,36 @@ func tunFix(err error) string {
 	return "load the module (modprobe tun); in a container, pass the device on (--device " + tunPath + ")"
 }
 
-// linkSteps makes the interface, and sends its descriptor over the socket.
+// openTUN opens tunPath in the network namespace, to which the file belongs from then on, but by
+// the host's path. A blank may never need it.
+func (c *compiler) openTUN() {
+	binary.NativeEndian.PutUint32(c.tun, ^uint32(0))
+	open := openTUN(c.p)
+	if c.announce {
+		open.Ignore(unix.ENOENT, unix.EACCES, unix.EPERM, unix.ENODEV)
+	}
+	tun := open.Result()
+	c.p.Store32(sysprog.From(tun), c.tun, 0)
+	c.p.Free(tun)
+}
+
+func openTUN(p *sysprog.Program) sysprog.Step {
+	return p.Call(openingTUN, unix.SYS_OPENAT, sysprog.Int(unix.AT_FDCWD), p.Str(tunPath), sysprog.Int(unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK), sysprog.Int(0))
+}
+
+// hasTUN reports whether the builder has tunPath open. Where it is not a blank's, it fails without.
+func (c *compiler) hasTUN() bool {
+	return c.tun != nil && (!c.announce || int32(binary.NativeEndian.Uint32(c.tun)) >= 0)
+}
+
+// makeLink makes the interface, and returns its descriptor.
+func (c *compiler) makeLink(l *driver.Link) sysprog.Arg {
+	tun := c.p.Mem32(c.tun, 0)
+	interfaceSteps(c.p, l, tun)
+	return tun
+}
+
+// linkSteps makes the interface or attaches to it, and sends its descriptor over the socket.
 func linkSteps(l driver.Link, sandbox, socket int, dumpable bool) *sysprog.Program {
 	p := new(sysprog.Program)
 	p.Grow(24)
@@ -165,17 +215,25 @@ func linkSteps(l driver.Link, sandbox, socket int, dumpable bool) *sysprog.Progr
 	if dumpable {
 		p.Call("making the owner dumpable", unix.SYS_PRCTL, sysprog.Int(unix.PR_SET_DUMPABLE), sysprog.Int(1), sysprog.Int(0), sysprog.Int(0), sysprog.Int(0))
 	}
-	// In the network namespace, to which the file belongs from then on, but by the host's path.
-	tun := p.Call(openingTUN, unix.SYS_OPENAT, sysprog.Int(unix.AT_FDCWD), p.Str(tunPath), sysprog.Int(unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK), sysprog.Int(0)).Result()
+	tun := sysprog.From(openTUN(p).Result()) // as openTUN of compiler does
+	interfaceSteps(p, &l, tun)
+	control := controlMessage(1)
+	p.Store32(tun, control, unix.CmsgLen(0))
+	p.Call("sending the interface", unix.SYS_SENDMSG, sysprog.Int(socket), messageHeader(p, []byte{goMessage}, control), sysprog.Int(unix.MSG_NOSIGNAL)).Want(1)
+	return p
+}
+
+// interfaceSteps makes the interface of tun, or attaches tun to it.
+func interfaceSteps(p *sysprog.Program, l *driver.Link, tun sysprog.Arg) {
 	index := binary.NativeEndian.AppendUint32(nil, linkIndex)
-	p.Call("choosing the index of the interface", unix.SYS_IOCTL, sysprog.From(tun), sysprog.Int(unix.TUNSETIFINDEX), p.Bytes(index))
-	ioctl := func(what string, fd sysprog.Reg, request uint, b []byte) sysprog.Step {
-		return p.Call(what, unix.SYS_IOCTL, sysprog.From(fd), sysprog.Int(request), p.Bytes(b))
+	p.Call("choosing the index of the interface", unix.SYS_IOCTL, tun, sysprog.Int(unix.TUNSETIFINDEX), p.Bytes(index))
+	ioctl := func(what string, fd sysprog.Arg, request uint, b []byte) sysprog.Step {
+		return p.Call(what, unix.SYS_IOCTL, fd, sysprog.Int(request), p.Bytes(b))
 	}
 	ioctl("making the interface", tun, unix.TUNSETIFF, ifreq(binary.NativeEndian.AppendUint16(nil, unix.IFF_TUN|unix.IFF_NO_PI)))
-	p.Call("keeping the interface", unix.SYS_IOCTL, sysprog.From(tun), sysprog.Int(unix.TUNSETPERSIST), sysprog.Int(1))
+	p.Call("keeping the interface", unix.SYS_IOCTL, tun, sysprog.Int(unix.TUNSETPERSIST), sysprog.Int(1))
 
-	inet := p.Call("opening a socket", unix.SYS_SOCKET, sysprog.Int(unix.AF_INET), sysprog.Int(unix.SOCK_DGRAM|unix.SOCK_CLOEXEC), sysprog.Int(0)).Result()
+	inet := sysprog.From(p.Call("opening a socket", unix.SYS_SOCKET, sysprog.Int(unix.AF_INET), sysprog.Int(unix.SOCK_DGRAM|unix.SOCK_CLOEXEC), sysprog.Int(0)).Result())
 	ioctl("setting the MTU", inet, unix.SIOCSIFMTU, ifreq(binary.NativeEndian.AppendUint32(nil, uint32(l.MTU))))
 	ioctl("setting the IPv4 address", inet, unix.SIOCSIFADDR, ifreq(sockaddr4(l.IPv4.Addr())))
 	ioctl("setting the IPv4 network", inet, unix.SIOCSIFNETMASK, ifreq(sockaddr4(mask(l.IPv4.Bits()))))
@@ -190,8 +248,8 @@ func linkSteps(l driver.Link, sandbox, socket int, dumpable bool) *sysprog.Progr
 	ioctl("setting the IPv4 route", inet, unix.SIOCADDRT, route).Ignore(unix.EEXIST)
 
 	const steps6 = 2
-	inet6 := p.Call("opening a socket", unix.SYS_SOCKET, sysprog.Int(unix.AF_INET6), sysprog.Int(unix.SOCK_DGRAM|unix.SOCK_CLOEXEC), sysprog.Int(0)).
-		Ignore(unix.EAFNOSUPPORT).SkipAfterIgnored(steps6).Result()
+	inet6 := sysprog.From(p.Call("opening a socket", unix.SYS_SOCKET, sysprog.Int(unix.AF_INET6), sysprog.Int(unix.SOCK_DGRAM|unix.SOCK_CLOEXEC), sysprog.Int(0)).
+		Ignore(unix.EAFNOSUPPORT).SkipAfterIgnored(steps6).Result())
 	// struct in6_ifreq of linux/ipv6.h.
 	address := binary.NativeEndian.AppendUint32(l.IPv6.Addr().AsSlice(), uint32(l.IPv6.Bits()))
 	address = binary.NativeEndian.AppendUint32(address, linkIndex)
@@ -203,11 +261,6 @@ func linkSteps(l driver.Link, sandbox, socket int, dumpable bool) *sysprog.Progr
 	binary.NativeEndian.PutUint32(route6[72:], unix.RTF_UP)
 	binary.NativeEndian.PutUint32(route6[76:], linkIndex)
 	ioctl("setting the IPv6 route", inet6, unix.SIOCADDRT, route6).Ignore(unix.EEXIST, unix.EACCES, unix.EPERM)
-
-	control := controlMessage(1)
-	p.Store32(tun, control, unix.CmsgLen(0))
-	p.Call("sending the interface", unix.SYS_SENDMSG, sysprog.Int(socket), messageHeader(p, []byte{goMessage}, control), sysprog.Int(unix.MSG_NOSIGNAL)).Want(1)
-	return p
 }
 
 // ifreq is struct ifreq of netdevice(7) for the interface.

@@ -337,6 +337,21 @@ func TestLeakOfInterfaces(t *testing.T) {
 			}
 		})
 	}
+	t.Run("nobody asks for the interface of the plan", func(t *testing.T) {
+		t.Cleanup(unchanged(t))
+		d := newDriver()
+		plan := drivertest.Plan(d, rootOf(lease))
+		plan.Link = linkOf(t)
+		inst, err := d.Create(t.Context(), plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		exists := networkOf(t, stateOf(t, inst.Handle()).PID)
+		if err := inst.Destroy(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "its network namespace is gone", func() bool { return !exists() })
+	})
 	t.Run("the file is closed after Destroy", func(t *testing.T) {
 		inst, err := newDriver().Create(t.Context(), drivertest.Plan(newDriver(), rootOf(lease)))
 		if err != nil {
@@ -360,6 +375,16 @@ func TestLeakOfInterfaces(t *testing.T) {
 	})
 }
 
+// linkOf is the interface of a plan, or nil where there are none.
+func linkOf(t *testing.T) *driver.Link {
+	t.Helper()
+	if !newDriver().Probe(t.Context()).Features[feature.Egress] {
+		return nil
+	}
+	l := testLink()
+	return &l
+}
+
 func testLink() driver.Link {
 	return driver.Link{MTU: netaddr.MTU, IPv4: netaddr.Inside4(), IPv6: netaddr.Inside6()}
 }
@@ -379,7 +404,7 @@ func BenchmarkLink(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.StartTimer()
-		f, err := inst.(driver.Linker).Link(b.Context(), testLink())
+		f, err := inst.(driver.Linker).Link(b.Context(), testLink()) // of a sandbox that was made without
 		b.StopTimer()
 		if err != nil {
 			b.Fatal(err)

@@ -103,7 +103,7 @@ func (c *creation) lockMount(ctx context.Context, target string) (int, error) {
 	control := controlMessage(1)
 	fd := l.p.Call("copying "+target, unix.SYS_OPEN_TREE, sysprog.Int(unix.AT_FDCWD), l.p.Str(""),
 		sysprog.Int(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)).Result()
-	l.p.Store32(fd, control, unix.CmsgLen(0))
+	l.p.Store32(sysprog.From(fd), control, unix.CmsgLen(0))
 	l.p.Free(fd)
 	l.p.Call("sending a copy", unix.SYS_SENDMSG, sysprog.Int(ends[1]), messageHeader(l.p, []byte{goMessage}, control), sysprog.Int(unix.MSG_NOSIGNAL)).Want(1)
 	locker, err := l.p.Fork(sysprog.ForkOptions{Cgroup: -1, Report: ends[1]})

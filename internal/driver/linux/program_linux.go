@@ -39,9 +39,11 @@ type build struct {
 	argv       []string
 	filter     []byte // seccomp, as struct sock_filter array
 
-	join     []int // files of cgroups to which the child writes "0" to join them
-	cgroup2  bool  // show the v2 cgroup at /sys/fs/cgroup
-	landlock int   // ABI version of Landlock, 0 for none
+	join     []int  // files of cgroups to which the child writes "0" to join them
+	denying  int    // the index in join of the one that limits devices, or -1
+	tun      []byte // unless it is nil, tunPath is opened, and its descriptor, an int32, noted here, or -1
+	cgroup2  bool   // show the v2 cgroup at /sys/fs/cgroup
+	landlock int    // ABI version of Landlock, 0 for none
 
 	// Known only when the rest is compiled.
 	plan   *driver.Plan
@@ -65,6 +67,7 @@ type compiler struct {
 	message  []byte        // the received control message, with descriptors
 	coverFD  sysprog.Reg   // of what covers are copies of
 	covered  int           // how many of the covers are mounted
+	linked   bool          // the answer to the owner begins with the interface
 	checked  []checked
 	pinned   map[string]bool // see pin
 	asIs     []byte          // for each bind 32 bits: not 0 once it is shown as it is
@@ -187,21 +190,24 @@ func (c *compiler) tellOwner(what string, b byte) {
 	c.p.Call(what, unix.SYS_WRITE, sysprog.Int(c.answer), c.p.Bytes([]byte{b}), sysprog.Int(1)).Want(1)
 }
 
-// answerOwner tells the owner that the root is made, and gives it the Landlock
-// rulesets, if there are any, for the guest.
-func (c *compiler) answerOwner(rulesets []sysprog.Reg) {
+// answerOwner tells the owner that the root is made, and gives it descriptors: the
+// interface if it is made, and the Landlock rulesets, if there are any, for the guest.
+func (c *compiler) answerOwner(fds []sysprog.Arg) {
 	const what = "answering the owner"
-	if len(rulesets) == 0 {
+	if len(fds) == 0 {
 		c.tellOwner(what, readyByte)
 		return
 	}
-	control := controlMessage(len(rulesets))
-	for i, ruleset := range rulesets {
-		c.p.Store32(ruleset, control, unix.CmsgLen(0)+4*i)
+	control := controlMessage(len(fds))
+	for i, fd := range fds {
+		c.p.Store32(fd, control, unix.CmsgLen(0)+4*i)
 	}
 	hdr := messageHeader(c.p, []byte{readyByte}, control)
 	c.p.Call(what, unix.SYS_SENDMSG, sysprog.Int(c.answer), hdr, sysprog.Int(unix.MSG_NOSIGNAL)).Want(1)
 }
+
+// maxAnswered is the number of descriptors that an answer has at most.
+const maxAnswered = maxRulesets + 1
 
 // maxRulesets is the number of rulesets that writePaths returns at most.
 const maxRulesets = 2
@@ -270,10 +276,27 @@ func mountAttr(set, clear, userns uint64) []byte {
 // that of the cgroup, which shows what it is made in as the root, and that of
 // the network, because it takes the kernel longer than all others together.
 func (c *compiler) namespaces() {
-	for _, fd := range c.join {
+	join := func(fd int) {
 		c.p.Call("joining the cgroup", unix.SYS_WRITE, sysprog.Int(fd), c.p.Bytes([]byte("0")), sysprog.Int(1))
 	}
-	c.p.Call("creating network and cgroup namespaces", unix.SYS_UNSHARE, sysprog.Int(unix.CLONE_NEWNET|unix.CLONE_NEWCGROUP))
+	last := c.tun != nil && c.denying >= 0 // where that device can't be opened any more
+	for i, fd := range c.join {
+		if !last || i != c.denying {
+			join(fd)
+		}
+	}
+	unshare := unix.CLONE_NEWNET
+	if !last {
+		unshare |= unix.CLONE_NEWCGROUP
+	}
+	c.p.Call("creating network and cgroup namespaces", unix.SYS_UNSHARE, sysprog.Int(unshare))
+	if c.tun != nil {
+		c.openTUN()
+	}
+	if last {
+		join(c.join[c.denying])
+		c.p.Call("creating the cgroup namespace", unix.SYS_UNSHARE, sysprog.Int(unix.CLONE_NEWCGROUP))
+	}
 }
 
 // loopback brings the loopback interface up.

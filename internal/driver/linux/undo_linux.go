@@ -45,9 +45,9 @@ func (c *creation) undo() error {
 	return err
 }
 
-// closeSockets closes the open ends of the socket pairs.
+// closeSockets closes the open ends of the socket pairs, and the interface if nobody has asked for it.
 func (c *creation) closeSockets() {
-	for _, fd := range []*int{&c.socks[0], &c.socks[1], &c.build[0], &c.build[1]} {
+	for _, fd := range []*int{&c.socks[0], &c.socks[1], &c.build[0], &c.build[1], &c.iface} {
 		if *fd >= 0 {
 			unix.Close(*fd)
 			*fd = -1
@@ -132,12 +132,15 @@ func (c *creation) startWatcher(group *cgroup.Group) error {
 	return nil
 }
 
-// awaitReady waits until the builder has made the sandbox and has ended, and
-// passes the Landlock rulesets on that it may have made.
+// awaitReady waits until the builder has made the sandbox and has ended, keeps
+// the interface, and passes the Landlock rulesets on that it may have made.
 func (c *creation) awaitReady(ctx context.Context) error {
 	rulesets, err := c.await(ctx, readyByte)
 	if err != nil {
 		return err
+	}
+	if c.rest.linked && len(rulesets) > 0 {
+		c.iface, rulesets = rulesets[0], rulesets[1:]
 	}
 	defer closeAll(rulesets)
 	if err := c.awaitBuilderEnd(ctx); err != nil {
@@ -168,7 +171,7 @@ func (c *creation) awaitReady(ctx context.Context) error {
 // await waits for an answer of the builder. It returns the descriptors that came
 // with it.
 func (c *creation) await(ctx context.Context, want byte) ([]int, error) {
-	buf, oob := make([]byte, sysprog.ReportSize), make([]byte, unix.CmsgSpace(4*maxRulesets))
+	buf, oob := make([]byte, sysprog.ReportSize), make([]byte, unix.CmsgSpace(4*maxAnswered))
 	n, oobn, err := hear(ctx, c.build[0], buf, oob)
 	fds := receivedFDs(oob[:oobn])
 	if err == nil && n == 1 && buf[0] == want {
