@@ -2,6 +2,7 @@ package network
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -508,6 +510,76 @@ func TestAttackF10ServersThatSpeakFirst(t *testing.T) {
 		if _, err := io.ReadFull(r, back); err != nil || string(back) != text {
 			t.Fatalf("%q came back as %q, %v", text, back, err)
 		}
+	}
+}
+
+// A client that waits for an answer to a piece of a line gets one, after a moment. What was passed on
+// can't become a request or TLS any more: then the connection ends, and the origin never has a name.
+func TestAttackF10PiecesThatWait(t *testing.T) {
+	var mu sync.Mutex
+	var got []byte
+	a := listen(t, func(c net.Conn) {
+		for b := make([]byte, 100); ; {
+			n, err := c.Read(b)
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			got = append(got, b[:n]...)
+			mu.Unlock()
+			_, _ = c.Write(b[:n])
+		}
+	})
+	in := joinWaiting(t, engine.Terms{Egress: sandpit.Egress{Allow: []string{"good.test"}, Resolve: []string{"good.test:127.0.0.1"}}}, waits{hold: time.Millisecond})
+	echoed := func(c net.Conn, text string) {
+		t.Helper()
+		if _, err := io.WriteString(c, text); err != nil {
+			t.Fatal(err)
+		}
+		back := make([]byte, len(text))
+		if _, err := io.ReadFull(c, back); err != nil || string(back) != text {
+			t.Fatalf("%q came back as %q, %v", text, back, err)
+		}
+	}
+	c := in.must(at("good.test", a))
+	for _, text := range []string{"P", "I", "NG", " x", "\r\n", "GET / HTTP/1.1\r\n"} {
+		echoed(c, text)
+	}
+	for _, pieces := range [][]string{
+		{"G", "ET / HTTP/1.1\r\nHost: bad.test\r\n\r\n"},
+		{"\r\n", "GET / HTTP/1.1\r\nHost: bad.test\r\n\r\n"},
+		{"F", "ROB /", " HTTP/1.1\r\nHost: bad.test\r\n\r\n"},
+		{"\x16", "\x03\x01\x00\x05bad.test"},
+		{"A", strings.Repeat("A", peekSize) + "bad.test"},
+	} {
+		c := in.must(at("good.test", a))
+		last := len(pieces) - 1
+		for _, text := range pieces[:last] {
+			echoed(c, text)
+		}
+		_, _ = io.WriteString(c, pieces[last])
+		if rest, _ := io.ReadAll(c); strings.Contains(string(rest), "bad.test") {
+			t.Errorf("%q passed", pieces)
+		}
+		in.wait("the refusal", func() bool { return strings.Contains(in.denied(at("good.test", a)), "in pieces") })
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if bytes.Contains(got, []byte("bad.test")) {
+		t.Errorf("the origin got %q", got)
+	}
+}
+
+// A request whose header never ends is not waited for, and the origin gets nothing of it.
+func TestAttackF10HeadersThatNeverEnd(t *testing.T) {
+	a := serveHTTP(t, func(http.ResponseWriter, *http.Request) { t.Error("a request without an end") })
+	in := joinWaiting(t, engine.Terms{Egress: sandpit.Egress{Allow: []string{"good.test"}, Resolve: []string{"good.test:127.0.0.1"}}}, waits{head: time.Millisecond, hold: holdTime})
+	c := in.must(at("good.test", a))
+	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: "+at("good.test", a)+"\r\nX: "); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(c); isTimeout(err) { // patience is less than headTimeout
+		t.Errorf("the connection stays open\n%s", text)
 	}
 }
 

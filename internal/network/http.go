@@ -99,7 +99,7 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 			proxy.ServeHTTP(hidingWriter{w, p}, r)
 		}),
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams}, Protocols: new(http.Protocols),
-		MaxHeaderBytes: maxHead, IdleTimeout: idleTimeout, ReadHeaderTimeout: headTimeout,
+		MaxHeaderBytes: maxHead, IdleTimeout: idleTimeout, ReadHeaderTimeout: n.waits.head,
 		ErrorLog:    log.New(io.Discard, "", 0),
 		BaseContext: func(net.Listener) context.Context { return n.ctx },
 	}

@@ -53,11 +53,16 @@ func join(t testing.TB, e sandpit.Egress) *inside {
 
 func joinOn(t testing.TB, terms engine.Terms) *inside {
 	t.Helper()
+	return joinWaiting(t, terms, waits{head: headTimeout, hold: holdTime})
+}
+
+func joinWaiting(t testing.TB, terms engine.Terms, w waits) *inside {
+	t.Helper()
 	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := New(os.NewFile(uintptr(ends[0]), "outside"), terms)
+	n, err := newNetwork(os.NewFile(uintptr(ends[0]), "outside"), terms, w)
 	if err != nil {
 		syscall.Close(ends[1])
 		t.Fatal(err)

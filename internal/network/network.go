@@ -63,6 +63,7 @@ type Network struct {
 	bounds bounds
 
 	refusals *rate.Limiter // see unlessFlooded
+	waits    waits
 
 	once sync.Once // of Close
 
@@ -84,6 +85,16 @@ type ruleset struct {
 // New makes the network of a sandbox whose interface is file: see driver.Linker. It takes file
 // over, also when it fails. Errors about the terms match sandpit.ErrInvalid.
 func New(file *os.File, t engine.Terms) (*Network, error) {
+	return newNetwork(file, t, waits{head: headTimeout, hold: holdTime})
+}
+
+// waits are how long a program inside is waited for.
+type waits struct {
+	head time.Duration // for a request's header, from its first bytes
+	hold time.Duration // for more of what may become a request or TLS, before it is passed on
+}
+
+func newNetwork(file *os.File, t engine.Terms, w waits) (*Network, error) {
 	set, err := compile(t, nil)
 	if err != nil {
 		file.Close()
@@ -94,7 +105,7 @@ func New(file *os.File, t engine.Terms) (*Network, error) {
 		file.Close()
 		return nil, err
 	}
-	n := &Network{link: l, names: newNames(), refusals: rate.NewLimiter(refusalRate, refusalRate)}
+	n := &Network{link: l, names: newNames(), refusals: rate.NewLimiter(refusalRate, refusalRate), waits: w}
 	n.nameServer = newNameServer(n)
 	n.ctx, n.end = context.WithCancel(context.Background())
 	set.resolver.ctx = n.ctx

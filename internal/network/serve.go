@@ -23,6 +23,10 @@ import (
 // with post-quantum keys, and than the first line of a request.
 const peekSize = 32 << 10
 
+// holdTime is how long a piece of a line is held back. A client that sends a request in pieces
+// sends them faster; one that waits for an answer to such a piece is delayed, once.
+const holdTime = 2 * time.Second
+
 // serve passes a connection of the sandbox on to its origin until both directions have ended.
 // What the client sends first is looked at before it is passed on, while the origin may already
 // speak.
@@ -35,7 +39,15 @@ func (n *Network) serve(in *counted, out net.Conn, d *dialler) error {
 	}
 	down := &relay{from: out, to: in}
 	down.start()
-	kind, err := classify(r, d.to.Port)
+	kind, err := classify(r, func() { _ = in.SetReadDeadline(time.Now().Add(n.waits.hold)) })
+	_ = in.SetReadDeadline(time.Time{})
+	if isTimeout(err) {
+		kind, err = kindOther, passPieces(r, out)
+	}
+	if errors.Is(err, errTooLate) {
+		d.flow.decide(sandpit.EgressDecision{Why: err.Error()})
+		return nil
+	}
 	if err != nil {
 		return ended(err)
 	}
@@ -61,7 +73,7 @@ func (n *Network) serve(in *counted, out net.Conn, d *dialler) error {
 // serveRequests serves a destination of which every request is decided. Whatever can't be read
 // as such is refused.
 func (n *Network) serveRequests(in net.Conn, r *bufio.Reader, out net.Conn, d *dialler) error {
-	kind, err := classify(r, d.to.Port)
+	kind, err := classify(r, func() {})
 	if err != nil {
 		return ended(err)
 	}
@@ -161,8 +173,9 @@ const recordHandshake = 0x16
 
 // classify looks at what a client sends first, and consumes nothing. It waits for no more than
 // tells HTTP and TLS from all else: a client that begins with bytes or with a whole line of something
-// else is served at once.
-func classify(r *bufio.Reader, port uint16) (kind, error) {
+// else is served at once. It calls more before it waits for another piece, and fails with a timeout
+// if that took too long.
+func classify(r *bufio.Reader, more func()) (kind, error) {
 	for size := 1; ; size = min(r.Buffered()+1, peekSize) {
 		b, err := r.Peek(size)
 		if len(b) == 0 {
@@ -175,8 +188,40 @@ func classify(r *bufio.Reader, port uint16) (kind, error) {
 		switch {
 		case len(b) >= peekSize:
 			return kindHTTP, nil // which refuses it
+		case isTimeout(err):
+			return kindOther, err
 		case err != nil:
 			return kindOther, nil // half a line is nobody's request
+		}
+		more()
+	}
+}
+
+// errTooLate is why a connection ends whose beginning was passed on before it became a request or
+// TLS, so that nobody can check it any more.
+var errTooLate = errors.New("a request or TLS that begins in pieces, with long pauses, can't be checked")
+
+// passPieces passes on what may still become a request or TLS, piece by piece, until it is sure that
+// it is neither. If it becomes one, the error is errTooLate, and the origin has less than its name.
+func passPieces(r *bufio.Reader, out net.Conn) error {
+	var passed []byte
+	for {
+		b, err := r.Peek(1)
+		if len(b) == 0 {
+			return ended(err) // which the caller finds again
+		}
+		b, _ = r.Peek(r.Buffered())
+		passed = append(passed, b...)
+		kind, sure := looksLike(passed)
+		if sure && kind != kindOther || len(passed) >= peekSize {
+			return errTooLate
+		}
+		if _, err := out.Write(b); err != nil {
+			return err
+		}
+		_, _ = r.Discard(len(b))
+		if sure {
+			return nil
 		}
 	}
 }
