@@ -18,9 +18,9 @@ type Set struct {
 // that the clients' default settings name, and those that they redirect to.
 func Sets() []Set {
 	return []Set{
-		{"package-registries", "packages of pip, npm, Go, Debian, Ubuntu, Cargo and Maven", []string{
+		{"package-registries", "packages of pip, npm, Yarn, Go, Debian, Ubuntu, Cargo and Maven", []string{
 			"pypi.org", "files.pythonhosted.org",
-			"registry.npmjs.org",
+			"registry.npmjs.org", "registry.yarnpkg.com", "repo.yarnpkg.com", // the last has Yarn itself
 			"proxy.golang.org", "sum.golang.org",
 			"deb.debian.org", "security.debian.org", "archive.ubuntu.com", "security.ubuntu.com", "ports.ubuntu.com",
 			"index.crates.io", "static.crates.io", "crates.io",
