@@ -34,7 +34,7 @@ func openImages(home string) *image.Store {
 
 // sandboxNetwork returns nil: Launch leaves a command line that needs a network to the full
 // program.
-func sandboxNetwork() engine.Network { return nil }
+func sandboxNetwork(cli.Upstream) (engine.Network, error) { return nil, nil }
 
 // networkProcess returns nil: only servers start that process, and they are full programs.
 func networkProcess([]string) func() int { return nil }

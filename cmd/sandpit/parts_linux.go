@@ -16,13 +16,17 @@ import (
 
 // newClient opens the engine on this machine's kernel.
 func newClient(opt cli.ClientOptions) (sandpit.Client, error) {
+	network, err := sandboxNetwork(opt.Upstream)
+	if err != nil {
+		return nil, err
+	}
 	return engine.New(engine.Options{
 		Driver:  newDriver(opt.Home),
 		Images:  openImages(opt.Home),
 		Policy:  policy.Default(),
 		Acquire: opt.Acquire,
 		Trace:   opt.Trace,
-		Network: sandboxNetwork(),
+		Network: network,
 	}), nil
 }
 

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,8 +18,10 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/audit"
 	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/network/apart"
 	"github.com/sandpit-dev/sandpit/internal/server"
+	"github.com/sandpit-dev/sandpit/internal/upstream"
 )
 
 // addServer gives the command line what has to do with servers.
@@ -58,6 +61,10 @@ func connect(ctx context.Context, opt cli.ConnectOptions) (c sandpit.Client, sta
 func serve(ctx context.Context, app *cli.App, opt cli.ServeOptions) error {
 	cli.OwnerUmask()
 	settings, err := settingsOf(opt)
+	var way *upstream.Way
+	if err == nil {
+		way, err = wayOf(cli.Upstream(settings.Upstream), settings.DNS)
+	}
 	if err != nil {
 		if opt.Background {
 			server.TellStarter(err)
@@ -65,13 +72,14 @@ func serve(ctx context.Context, app *cli.App, opt cli.ServeOptions) error {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	networks := apart.New(log)
+	networks := apart.New(log, way)
 	defer networks.Close()
 	err = server.Run(ctx, server.Options{
 		Home: opt.Home, Settings: settings,
 		Driver: newDriver(opt.Home), Images: openImages(opt.Home), Version: version,
 		Background: opt.Background, RemoveOrphans: opt.RemoveOrphans, Lookup: app.Lookup, Reload: opt.Reload,
-		Network: networks,
+		Network: networks, Roots: way.Roots(),
+		Acquire: image.AcquireOptions{Proxy: settings.Upstream.Proxy, NoProxy: settings.Upstream.NoProxy, CABundle: settings.Upstream.CABundle},
 		Say:     func(text string) { app.Note("%s", text) },
 		Log:     log,
 	})
@@ -95,6 +103,8 @@ func settingsOf(opt cli.ServeOptions) (server.Settings, error) {
 		}
 		settings.Listen = append(settings.Listen, server.Listen{Address: a})
 	}
+	of := &settings.Upstream
+	of.Proxy, of.NoProxy, of.CABundle = cmp.Or(opt.Upstream.Proxy, of.Proxy), cmp.Or(opt.Upstream.NoProxy, of.NoProxy), cmp.Or(opt.Upstream.CABundle, of.CABundle)
 	switch {
 	case opt.IdleExit != nil:
 		settings.IdleExit = *opt.IdleExit

@@ -87,6 +87,15 @@ type ClientOptions struct {
 
 	// Acquire has the settings for images, except Pull, which is in the Spec.
 	Acquire image.AcquireOptions
+
+	// Upstream says how sandboxes reach the network.
+	Upstream Upstream
+}
+
+// Upstream is how connections leave this machine. See package upstream.
+type Upstream struct {
+	Proxy, NoProxy string
+	CABundle       string // file
 }
 
 // ConnectOptions select a server.
@@ -106,6 +115,7 @@ type ServeOptions struct {
 	Home       string
 	Settings   string          // file; empty: the machine's, if it is there
 	Listen     []string        // addresses, beside those of the file
+	Upstream   Upstream        // what is set takes precedence over the file
 	Background bool            // started by a command that needed a server
 	IdleExit   *time.Duration  // nil: as the settings say, or 5m in the background; 0: never
 	Reload     <-chan struct{} // each is a demand to read the policies again

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -35,6 +36,7 @@ type Options struct {
 	allow, deny, resolve, dns          list[string]
 	connections, newConnections        scalar[int64]
 	sent, received, bandwidth          scalar[int64]
+	upstreamProxy, noProxy, caBundle   scalar[string]
 	secret, secretEnv                  list[sandpit.Secret]
 	interactive, tty, asJSON, initTime flag
 	detach                             flag           // of exec
@@ -82,6 +84,8 @@ func NewOptions(lookup notation.Lookup) *Options {
 	o.dns = list[string]{parse: words, shown: "ADDR"}
 	o.connections, o.newConnections = count(), count()
 	o.sent, o.received, o.bandwidth = size(), size(), size()
+	o.upstreamProxy, o.noProxy = text("URL"), text("HOSTS")
+	o.caBundle = scalar[string]{parse: filepath.Abs, shown: "FILE"}
 	o.secret = list[sandpit.Secret]{parse: notation.ParseSecret, shown: "NAME[=VAR][@HOST]", adds: true}
 	o.secretEnv = list[sandpit.Secret]{parse: notation.ParseSecretEnv, shown: "NAME[=VAR]", adds: true}
 	o.readOnly, o.interactive, o.tty, o.asJSON, o.initTime = newFlag(), newFlag(), newFlag(), newFlag(), newFlag()
@@ -111,7 +115,7 @@ func parseMirror(text string) ([2]string, error) {
 
 // Acquire returns the options for fetching images.
 func (o *Options) Acquire() image.AcquireOptions {
-	opt := image.AcquireOptions{Pull: o.pull.is, PlainHTTP: o.plainHTTP.is}
+	opt := image.AcquireOptions{Pull: o.pull.is, PlainHTTP: o.plainHTTP.is, Proxy: o.upstreamProxy.is, NoProxy: o.noProxy.is, CABundle: o.caBundle.is}
 	for _, m := range o.mirror.values() {
 		if opt.Mirrors == nil {
 			opt.Mirrors = map[string][]string{}
@@ -120,6 +124,32 @@ func (o *Options) Acquire() image.AcquireOptions {
 	}
 	return opt
 }
+
+// Upstream returns how connections leave this machine. It refuses a password on the command line, which
+// everybody on this machine can read.
+func (o *Options) Upstream() (Upstream, error) {
+	u := Upstream{Proxy: o.upstreamProxy.is, NoProxy: o.noProxy.is, CABundle: o.caBundle.is}
+	if _, address, found := strings.Cut(u.Proxy, "://"); found && o.upstreamProxy.from.Level == config.Flag && strings.Contains(address, "@") {
+		return u, sandpit.WithHint(Usagef("--upstream-proxy has a user and password, which everybody on this machine can read there"),
+			"set SANDPIT_UPSTREAM_PROXY, or upstream-proxy in the configuration file")
+	}
+	return u, nil
+}
+
+// ServerEnviron returns the environment of a server that is started for this user: it reaches the network
+// as this program does.
+func (o *Options) ServerEnviron(environ []string) []string {
+	environ = environ[:len(environ):len(environ)]
+	for _, name := range UpstreamFlags() {
+		if e := o.Flag(name); e.Value.String() != "" {
+			environ = append(environ, config.Key{Name: name}.Variable()+"="+e.Value.String())
+		}
+	}
+	return environ
+}
+
+// UpstreamFlags returns the names of the flags of Upstream.
+func UpstreamFlags() []string { return []string{"upstream-proxy", "no-proxy", "ca-bundle"} }
 
 func parseHome(text string) (string, error) {
 	if !filepath.IsAbs(text) {
@@ -184,6 +214,9 @@ func (o *Options) Sections() []Section {
 			{"deny", "", &o.deny, "deny the same; wins over --allow and --egress", false},
 			{"resolve", "", &o.resolve, "use this address for a host; allows nothing by itself", false},
 			{"dns", "", &o.dns, "name server that Sandpit asks (default the machine's)", false},
+			{"upstream-proxy", "", &o.upstreamProxy, "reach the network, and registries, through http://, https:// or socks5://HOST:PORT; a password belongs in a variable or file", false},
+			{"no-proxy", "", &o.noProxy, "hosts that are reached without that proxy: names, addresses and CIDRs, separated by commas", false},
+			{"ca-bundle", "", &o.caBundle, "certificates, in PEM, to trust beside the machine's: in registries, proxies and origins; also sandboxes with egress get them", false},
 			{"max-connections", "", &o.connections, "open connections to the outside (default 512)", false},
 			{"max-new-connections", "", &o.newConnections, "new ones per second (default 100)", false},
 			{"max-sent", "", &o.sent, "bytes sent in all (default unlimited)", false},

@@ -102,14 +102,21 @@ func (a *App) runSteps(ctx context.Context, o *Options, cmd sandpit.Command, rel
 	steps.done("flags and configuration")
 	shown := a.ShowProgress()
 	defer shown.End()
-	options := ClientOptions{Home: home, Trace: steps.trace(), Acquire: o.Acquire()}
+	way, err := o.Upstream()
+	if err != nil {
+		return err
+	}
+	options := ClientOptions{Home: home, Trace: steps.trace(), Acquire: o.Acquire(), Upstream: way}
 	options.Acquire.Progress = shown.Update
 	m := modes{tty: o.tty.is, json: o.asJSON.is, timeout: o.timeout.is, workdir: o.workdir.set, created: shown.End, warn: !o.quiet.is && !o.asJSON.is}
 	switch {
 	case address == "" && len(spec.Secrets) > 0: // which this user's server stores
+		if err := o.ownWay("this user's server"); err != nil {
+			return err
+		}
 		m.server, spec.Idle = home, serverIdle
 		m.open = func(ctx context.Context) (sandpit.Client, error) {
-			client, _, err := a.Connect(ctx, ConnectOptions{Home: home, Environ: a.Environ})
+			client, _, err := a.Connect(ctx, ConnectOptions{Home: home, Environ: o.ServerEnviron(a.Environ)})
 			return client, err
 		}
 	case address == "":

@@ -52,6 +52,9 @@ func (o *Options) Elsewhere(run bool) error {
 	if from := o.mirror.Origin(); from.Level == config.Flag {
 		return sandpit.WithHint(Usagef("--mirror has no effect on the server %s, which pulls its images itself", address), "omit it")
 	}
+	if err := o.ownWay("the server " + address); err != nil {
+		return err
+	}
 	if isHere(address) {
 		return nil
 	}
@@ -63,6 +66,16 @@ func (o *Options) Elsewhere(run bool) error {
 	kind, file, _ := strings.Cut(o.image.is, ":")
 	if (kind == "dir" || strings.HasSuffix(kind, "-archive")) && (run || !strings.HasPrefix(file, "/")) {
 		return o.notThere("image", o.image.is, o.image.from, "use an image of a registry")
+	}
+	return nil
+}
+
+// ownWay refuses flags of Upstream for a run on a server, which has its own settings.
+func (o *Options) ownWay(server string) error {
+	for _, name := range UpstreamFlags() {
+		if e := o.Flag(name); e.Value.Origin().Level == config.Flag {
+			return sandpit.WithHint(Usagef("--%s has no effect on %s, which reaches the network as its own settings say", name, server), "omit it")
+		}
 	}
 	return nil
 }

@@ -274,6 +274,18 @@ func (r *Rules) granted(d Destination) bool {
 	return slices.ContainsFunc(r.allow, func(rule Rule) bool { return rule.grants(d) })
 }
 
+// MustResolve says why an allowed name has to be resolved where its addresses are checked. It is "" if a
+// proxy may resolve it: a rule names it, and none denies addresses.
+func (r *Rules) MustResolve(d Destination) (why string) {
+	if i := slices.IndexFunc(r.deny, func(rule Rule) bool { return rule.Host == "" && rule.serves(d.Protocol, d.Port) }); i >= 0 {
+		return "the rule " + r.deny[i].Text + " denies addresses"
+	}
+	if !r.granted(d) {
+		return "only the preset " + r.presetName + " allows it"
+	}
+	return ""
+}
+
 // Denies reports whether a rule denies a destination, whatever else may allow it.
 func (r *Rules) Denies(d Destination) (sandpit.EgressDecision, bool) {
 	i := slices.IndexFunc(r.deny, func(rule Rule) bool { return rule.HTTP == nil && rule.about(d) })

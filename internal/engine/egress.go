@@ -26,9 +26,10 @@ type Network interface {
 	// over, also when it fails. Errors about the terms match sandpit.ErrInvalid.
 	Join(ctx context.Context, file *os.File, t Terms) (Joined, error)
 
-	// Authority makes Terms.CA for a new sandbox, if the other terms need one; else both
-	// results are nil. The certificate is that of CA, in PEM, without the key.
-	Authority(t Terms) (ca, certificate []byte, err error)
+	// Authority makes Terms.CA for a new sandbox, if the other terms need one; else it is nil.
+	// The certificates, in PEM and without keys, are those that programs in the sandbox have
+	// to trust: that of CA, and those of the operator.
+	Authority(t Terms) (ca, certificates []byte, err error)
 
 	// Beyond is a policy.Beyond.
 	Beyond(e sandpit.Egress, allowed, addresses []string) (part, what string, err error)
@@ -46,10 +47,6 @@ type Terms struct {
 	// for the hosts of Secrets and of rules with a method or path. nil: nothing is
 	// intercepted, and such terms are refused.
 	CA []byte
-
-	// Roots are certificates, in PEM, that intercepted TLS trusts in origins, beside those of
-	// this machine.
-	Roots []byte
 }
 
 // Secret is put into requests to some hosts in place of its placeholder, which is all that the

@@ -70,14 +70,14 @@ const (
 )
 
 // intercept makes the authority of a new sandbox, if its terms need one, and adds to the plan that
-// its programs trust it. The result are variables for them.
+// its programs trust it, and what the operator trusts. The result are variables for them.
 func (s *Sandbox) intercept(plan *driver.Plan) (env []string, err error) {
 	network := s.engine.opts.Network
 	if network == nil || !s.egress.Asked() {
 		return nil, nil
 	}
 	ca, certificate, err := network.Authority(s.terms(s.egress))
-	if err != nil || ca == nil {
+	if err != nil || len(certificate) == 0 {
 		return nil, err
 	}
 	s.ca = ca

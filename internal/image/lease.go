@@ -29,6 +29,10 @@ type AcquireOptions struct {
 	// PlainHTTP allows HTTP without TLS to the registry of the reference.
 	PlainHTTP bool
 
+	// Proxy, NoProxy and CABundle are as in package upstream; CABundle is a file. Without Proxy
+	// the environment's proxy is used.
+	Proxy, NoProxy, CABundle string
+
 	// Moves, if set, is called on every progress: bytes, or another try. An operation
 	// without a call for a long time hangs. Calls may overlap.
 	Moves func()
@@ -39,7 +43,7 @@ type AcquireOptions struct {
 
 	// PublicOnly is for references of untrusted callers: a registry that they name must
 	// have public addresses, or else ErrForbidden. Mirrors, which they don't name, may be
-	// anywhere. If the environment has a proxy, that decides.
+	// anywhere. If there is a proxy, that decides.
 	PublicOnly bool
 
 	// Mirrors maps the host of a registry, as in a full reference ("docker.io", "ghcr.io",

@@ -174,7 +174,10 @@ func (s *nameServer) answer(q []byte, reply func([]byte)) bool {
 		defer func() { <-s.waiting }()
 		ctx, cancel := context.WithTimeout(s.n.ctx, lookupTimeout)
 		defer cancel()
-		_, err := set.resolver.lookup(ctx, name)
+		var err error
+		if to := (egress.Destination{Protocol: egress.TCP, Host: name}); !set.byName(to) {
+			_, err = set.lookup(ctx, to)
+		}
 		a4, a6, room := s.n.names.address(name)
 		switch notFound := (*net.DNSError)(nil); {
 		case errors.As(err, &notFound) && notFound.IsNotFound:

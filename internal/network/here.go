@@ -11,16 +11,19 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/egress"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/upstream"
 )
 
 // Here gives sandboxes their networks in this process.
-type Here struct{}
+type Here struct {
+	Way *upstream.Way // by which connections are made; nil: directly
+}
 
 var _ engine.Network = Here{}
 
 // Join makes the network of a sandbox. See engine.Network.
-func (Here) Join(_ context.Context, file *os.File, t engine.Terms) (engine.Joined, error) {
-	n, err := New(file, t)
+func (h Here) Join(_ context.Context, file *os.File, t engine.Terms) (engine.Joined, error) {
+	n, err := New(file, t, h.Way)
 	if err != nil {
 		return nil, err
 	}
@@ -28,18 +31,22 @@ func (Here) Join(_ context.Context, file *os.File, t engine.Terms) (engine.Joine
 }
 
 // Authority makes the authority of a sandbox. See engine.Network.
-func (Here) Authority(t engine.Terms) (ca, certificate []byte, err error) {
+func (h Here) Authority(t engine.Terms) (ca, certificates []byte, err error) {
+	certificates = h.Way.Settings().Roots
 	rules, err := egress.Compile(t.Egress)
 	if err != nil || len(t.Secrets) == 0 && rules.AboutRequests() == "" {
-		return nil, nil, err
+		return nil, certificates, err
 	}
 	ca, err = authority.New()
-	return ca, authority.Certificate(ca), err
+	return ca, append(authority.Certificate(ca), certificates...), err
 }
 
 // Beyond checks e. See engine.Network.
-func (Here) Beyond(e sandpit.Egress, allowed, addresses []string) (part, what string, err error) {
+func (h Here) Beyond(e sandpit.Egress, allowed, addresses []string) (part, what string, err error) {
 	if err := refusePing(e); err != nil {
+		return "", "", err
+	}
+	if err := h.refuseUncarried(e); err != nil {
 		return "", "", err
 	}
 	part, what, err = egress.Beyond(e, allowed, addresses)
@@ -99,7 +106,7 @@ func beyondOwn(e sandpit.Egress, allowed, addresses []string, own []netip.Addr) 
 
 // Decide says whether e allows a destination, and whether it may be dialled if it is an address. See
 // engine.Network.
-func (Here) Decide(e sandpit.Egress, destination string) (sandpit.EgressDecision, error) {
+func (h Here) Decide(e sandpit.Egress, destination string) (sandpit.EgressDecision, error) {
 	rules, err := egress.Compile(e)
 	if err != nil {
 		return sandpit.EgressDecision{}, err
@@ -109,10 +116,13 @@ func (Here) Decide(e sandpit.Egress, destination string) (sandpit.EgressDecision
 		return sandpit.EgressDecision{}, err
 	}
 	d := rules.Decide(to)
+	set := &ruleset{rules: rules, resolver: newResolver(rules, nil), way: h.Way}
+	if why := set.uncarried(to); d.Allowed && why != "" {
+		return sandpit.EgressDecision{Why: why}, nil
+	}
 	if !d.Allowed || to.Host != "" {
 		return d, nil
 	}
-	set := &ruleset{rules: rules, resolver: newResolver(rules, nil)}
 	if verdict := set.dialable(to, to.Addr); !verdict.Allowed {
 		return verdict, nil
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/netaddr"
+	"github.com/sandpit-dev/sandpit/internal/upstream"
 )
 
 // patience is how long a test waits for what has to happen.
@@ -51,6 +52,7 @@ func join(t testing.TB, e sandpit.Egress) *inside {
 	return joinOn(t, engine.Terms{Egress: e})
 }
 
+// joinOn makes a Network that trusts the origins of tests.
 func joinOn(t testing.TB, terms engine.Terms) *inside {
 	t.Helper()
 	return joinWaiting(t, terms, waits{head: headTimeout, hold: holdTime})
@@ -58,11 +60,26 @@ func joinOn(t testing.TB, terms engine.Terms) *inside {
 
 func joinWaiting(t testing.TB, terms engine.Terms, w waits) *inside {
 	t.Helper()
+	way, err := upstream.New(upstream.Settings{Roots: originRoots()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return joinAs(t, terms, way, w)
+}
+
+// joinBy makes a Network whose connections are made by way.
+func joinBy(t testing.TB, terms engine.Terms, way *upstream.Way) *inside {
+	t.Helper()
+	return joinAs(t, terms, way, waits{head: headTimeout, hold: holdTime})
+}
+
+func joinAs(t testing.TB, terms engine.Terms, way *upstream.Way, w waits) *inside {
+	t.Helper()
 	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := newNetwork(os.NewFile(uintptr(ends[0]), "outside"), terms, w)
+	n, err := newNetwork(os.NewFile(uintptr(ends[0]), "outside"), terms, way, w)
 	if err != nil {
 		syscall.Close(ends[1])
 		t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/authority"
 	"github.com/sandpit-dev/sandpit/internal/egress"
 	"github.com/sandpit-dev/sandpit/internal/engine"
-	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/upstream"
 )
 
 const (
@@ -32,31 +32,23 @@ const (
 // has to prove its name. An encrypted ClientHello (ECH) has no key here: a client that insists on
 // it fails.
 type interception struct {
-	text, roots []byte // what it was made from
-	authority   *authority.Authority
-	trusted     *x509.CertPool // nil: those of this machine
-	sessions    tls.ClientSessionCache
-	config      *tls.Config // that all names begin with
+	text      []byte // what it was made from
+	authority *authority.Authority
+	trusted   *x509.CertPool // nil: those of this machine
+	sessions  tls.ClientSessionCache
+	config    *tls.Config // that all names begin with
 }
 
 // newInterception makes an interception, or returns that of before if it fits.
-func newInterception(t engine.Terms, was *interception) (*interception, error) {
-	if was != nil && bytes.Equal(was.text, t.CA) && bytes.Equal(was.roots, t.Roots) {
+func newInterception(t engine.Terms, way *upstream.Way, was *interception) (*interception, error) {
+	if was != nil && bytes.Equal(was.text, t.CA) {
 		return was, nil
 	}
 	a, err := authority.Read(t.CA)
 	if err != nil {
 		return nil, err
 	}
-	i := &interception{text: t.CA, roots: t.Roots, authority: a, sessions: tls.NewLRUClientSessionCache(maxSessions)}
-	if len(t.Roots) > 0 {
-		if i.trusted, err = x509.SystemCertPool(); err != nil {
-			i.trusted = x509.NewCertPool()
-		}
-		if !i.trusted.AppendCertsFromPEM(t.Roots) {
-			return nil, fault.Invalidf("the certificates to trust hold none in PEM")
-		}
-	}
+	i := &interception{text: t.CA, authority: a, trusted: way.Roots(), sessions: tls.NewLRUClientSessionCache(maxSessions)}
 	i.config = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
 	return i, nil
 }

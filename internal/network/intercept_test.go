@@ -23,7 +23,7 @@ func TestTermsWithoutAuthority(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = network.New(file, terms)
+			_, err = network.New(file, terms, nil)
 			if !errors.Is(err, sandpit.ErrUnsupported) || !strings.Contains(err.Error(), "not intercepted") {
 				t.Fatalf("err = %v", err)
 			}

@@ -20,6 +20,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,6 +42,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/netaddr"
+	"github.com/sandpit-dev/sandpit/internal/upstream"
 )
 
 // nic is the one interface of a stack.
@@ -76,6 +78,7 @@ type ruleset struct {
 	egress   sandpit.Egress
 	rules    *egress.Rules
 	resolver *resolver
+	way      *upstream.Way
 
 	// Of TLS that ends here. interception is nil if none does.
 	interception *interception
@@ -83,9 +86,10 @@ type ruleset struct {
 }
 
 // New makes the network of a sandbox whose interface is file: see driver.Linker. It takes file
-// over, also when it fails. Errors about the terms match sandpit.ErrInvalid.
-func New(file *os.File, t engine.Terms) (*Network, error) {
-	return newNetwork(file, t, waits{head: headTimeout, hold: holdTime})
+// over, also when it fails. Connections are made by way. Errors about the terms match
+// sandpit.ErrInvalid.
+func New(file *os.File, t engine.Terms, way *upstream.Way) (*Network, error) {
+	return newNetwork(file, t, way, waits{head: headTimeout, hold: holdTime})
 }
 
 // waits are how long a program inside is waited for.
@@ -94,8 +98,8 @@ type waits struct {
 	hold time.Duration // for more of what may become a request or TLS, before it is passed on
 }
 
-func newNetwork(file *os.File, t engine.Terms, w waits) (*Network, error) {
-	set, err := compile(t, nil)
+func newNetwork(file *os.File, t engine.Terms, way *upstream.Way, w waits) (*Network, error) {
+	set, err := compile(t, way, nil)
 	if err != nil {
 		file.Close()
 		return nil, err
@@ -126,7 +130,7 @@ func newNetwork(file *os.File, t engine.Terms, w waits) (*Network, error) {
 }
 
 // compile compiles terms. What was intercepted with before is used again, if it fits.
-func compile(t engine.Terms, was *interception) (*ruleset, error) {
+func compile(t engine.Terms, way *upstream.Way, was *interception) (*ruleset, error) {
 	e := t.Egress
 	rules, err := egress.Compile(e)
 	if err != nil {
@@ -143,12 +147,15 @@ func compile(t engine.Terms, was *interception) (*ruleset, error) {
 	if err != nil {
 		return nil, err
 	}
-	set := &ruleset{egress: e, rules: rules, resolver: newResolver(rules, servers)}
+	if len(servers) == 0 {
+		servers = way.Settings().DNS
+	}
+	set := &ruleset{egress: e, rules: rules, resolver: newResolver(rules, servers), way: way}
 	if set.secrets, err = compileSecrets(t.Secrets); err != nil {
 		return nil, err
 	}
 	if t.CA != nil {
-		set.interception, err = newInterception(t, was)
+		set.interception, err = newInterception(t, way, was)
 	}
 	return set, err
 }
@@ -223,7 +230,8 @@ func tcpipAddr(a netip.Addr) tcpip.Address { return tcpip.AddrFromSlice(a.AsSlic
 // Set changes what the sandbox may reach. Open connections that are no longer allowed end.
 // Errors match sandpit.ErrInvalid.
 func (n *Network) Set(t engine.Terms) error {
-	set, err := compile(t, n.rules.Load().interception)
+	now := n.rules.Load()
+	set, err := compile(t, now.way, now.interception)
 	if err != nil {
 		return err
 	}
@@ -462,7 +470,8 @@ type dialler struct {
 	proxied bool   // by requests to the proxy, of which each may have another host
 }
 
-// dial resolves the destination, checks its addresses, and connects to the first that answers.
+// dial resolves the destination, checks its addresses, and connects to the first that answers. A name
+// may be left to the upstream proxy: see byName.
 func (d *dialler) dial(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
@@ -472,10 +481,17 @@ func (d *dialler) dial(ctx context.Context) (net.Conn, error) {
 	if !verdict.Allowed {
 		return nil, errors.New(verdict.Why)
 	}
+	if why := set.uncarried(d.to); why != "" {
+		d.flow.decide(sandpit.EgressDecision{Why: why})
+		return nil, errors.New(why)
+	}
+	if set.byName(d.to) {
+		return set.way.Dial(ctx, net.JoinHostPort(d.to.Host, strconv.Itoa(int(d.to.Port))))
+	}
 	addrs := []netip.Addr{d.to.Addr}
 	if d.to.Host != "" {
 		var err error
-		if addrs, err = set.resolver.lookup(ctx, d.to.Host); err != nil {
+		if addrs, err = set.lookup(ctx, d.to); err != nil {
 			return nil, err
 		}
 	}
@@ -487,7 +503,7 @@ func (d *dialler) dial(ctx context.Context) (net.Conn, error) {
 			continue
 		}
 		// A silent address leaves time for the others.
-		conn, err := (&net.Dialer{Timeout: dialTimeout / time.Duration(min(len(addrs)-i, 4))}).DialContext(ctx, d.network, netip.AddrPortFrom(a, d.to.Port).String())
+		conn, err := set.connect(ctx, d.network, d.to, a, dialTimeout/time.Duration(min(len(addrs)-i, 4)))
 		if err == nil {
 			d.flow.dialled(netip.AddrPortFrom(a, d.to.Port))
 			return conn, nil

@@ -16,6 +16,7 @@ import (
 	"net/textproto"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -36,7 +37,10 @@ type sandboxed struct {
 
 func newSandboxed(t *testing.T, terms engine.Terms) *sandboxed {
 	t.Helper()
-	in := joinOn(t, terms)
+	return sandboxedIn(t, joinOn(t, terms), terms)
+}
+
+func sandboxedIn(t *testing.T, in *inside, terms engine.Terms) *sandboxed {
 	b := &sandboxed{Network: in.net, t: t, trusted: x509.NewCertPool()}
 	b.trusted.AppendCertsFromPEM(authority.Certificate(terms.CA))
 	b.dial = func(_ context.Context, host string, port int) (net.Conn, error) {
@@ -59,27 +63,33 @@ func (b *sandboxed) client(host string, port int, http2 bool) *http.Client {
 	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
+// originCA is the authority of all origins.
+var originCA = sync.OnceValue(func() []byte {
+	ca, err := authority.New()
+	if err != nil {
+		panic(err)
+	}
+	return ca
+})
+
+func originRoots() []byte { return authority.Certificate(originCA()) }
+
 // origin is a server that speaks TLS, with a certificate for good.test and other.test.
 type origin struct {
 	*httptest.Server
-	port  int
-	roots []byte
+	port int
 }
 
 func newOrigin(t *testing.T, http2 bool, h http.Handler) *origin {
 	t.Helper()
-	ca, err := authority.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	issuer, err := authority.Read(ca)
+	issuer, err := authority.Read(originCA())
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := httptest.NewUnstartedServer(h)
 	server.EnableHTTP2 = http2
 	server.TLS = &tls.Config{GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return issuer.Issue(h.ServerName) }}
-	o := &origin{Server: server, roots: authority.Certificate(ca)}
+	o := &origin{Server: server}
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.StartTLS()
 	t.Cleanup(server.Close)
@@ -99,7 +109,7 @@ func (o *origin) terms(t *testing.T, secrets []engine.Secret, allow ...string) e
 	}
 	return engine.Terms{
 		Egress:  sandpit.Egress{Allow: allow, Resolve: []string{"good.test:127.0.0.1", "other.test:127.0.0.1"}},
-		Secrets: secrets, CA: ca, Roots: o.roots,
+		Secrets: secrets, CA: ca,
 	}
 }
 
@@ -227,8 +237,7 @@ func TestOnlyRequestsPass(t *testing.T) {
 	conn.Close()
 
 	terms := o.terms(t, nil, "*:https://good.test:PORT/*")
-	terms.Roots = nil
-	b = newSandboxed(t, terms)
+	b = sandboxedIn(t, joinBy(t, terms, nil), terms)
 	if status, text := do(t, b.client("good.test", o.port, false), "GET", o.url("/"), nil); status != http.StatusBadGateway || !strings.Contains(text, "certificate") {
 		t.Errorf("an origin without a trusted certificate: %d %s", status, text)
 	}
@@ -586,7 +595,7 @@ func TestTermsChangeLive(t *testing.T) {
 	}
 	defer conn.Close()
 	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(o.roots)
+	roots.AppendCertsFromPEM(originRoots())
 	if err := tls.Client(conn, &tls.Config{ServerName: "other.test", RootCAs: roots}).Handshake(); err != nil {
 		t.Fatalf("not intercepted: %v", err)
 	}

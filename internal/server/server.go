@@ -30,6 +30,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -93,6 +94,9 @@ type Options struct {
 
 	// Network gives sandboxes egress; nil: none have any.
 	Network engine.Network
+
+	// Roots are trusted in receivers of webhooks; nil: those of this machine.
+	Roots *x509.CertPool
 
 	// Say shows the operator a message, once.
 	Say func(string)
@@ -264,7 +268,7 @@ func (s *server) startEngine(ctx context.Context) error {
 	opt.Settings.fillCapacity(machineMemory(), files)
 	s.conns = newConnections(opt.Settings, files, opt.Log)
 	book := ledger.New(ledger.Bounds{Total: opt.Settings.KeptMemory})
-	s.sender = webhook.NewSender(webhook.Options{Private: opt.Settings.PrivateWebhooks, Log: opt.Log, Memory: book})
+	s.sender = webhook.NewSender(webhook.Options{Private: opt.Settings.PrivateWebhooks, TLS: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: opt.Roots}, Log: opt.Log, Memory: book})
 	kept, err := s.state.Webhooks(ctx)
 	if err != nil {
 		return err

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/audit"
+	"github.com/sandpit-dev/sandpit/internal/egress"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/notation"
@@ -93,6 +94,12 @@ type Settings struct {
 	AuditSize int64
 	AuditTime time.Duration
 
+	// Upstream is how connections of sandboxes, and pulls of images, leave this machine.
+	Upstream Upstream
+
+	// DNS are name servers for sandboxes that name none. None: this machine's.
+	DNS []netip.AddrPort
+
 	// PrivateWebhooks allows webhooks to addresses that are not public.
 	PrivateWebhooks bool
 
@@ -103,6 +110,12 @@ type Settings struct {
 	// Secrets are secrets of the server whose values are elsewhere. They are read when the server
 	// starts, and not stored.
 	Secrets []ConfiguredSecret
+}
+
+// Upstream is how connections leave this machine. See package upstream.
+type Upstream struct {
+	Proxy, NoProxy string
+	CABundle       string // file
 }
 
 // ConfiguredSecret is a secret of the server that stands in its settings.
@@ -171,6 +184,10 @@ func readSettings(file string) (s Settings, err error) {
 		"sync-audit":              yamldoc.Parse(&s.SyncAudit, yamldoc.Bool),
 		"audit-size":              yamldoc.Parse(&s.AuditSize, notation.ParseSize),
 		"audit-time":              yamldoc.Parse(&s.AuditTime, notation.ParseDuration),
+		"upstream-proxy":          yamldoc.Parse(&s.Upstream.Proxy, yamldoc.String),
+		"no-proxy":                s.readNoProxy,
+		"ca-bundle":               yamldoc.Parse(&s.Upstream.CABundle, path),
+		"dns":                     yamldoc.List(&s.DNS, nameServer),
 		"private-webhooks":        yamldoc.Parse(&s.PrivateWebhooks, yamldoc.Bool),
 		"services":                s.readServices,
 		"secrets":                 s.readSecrets,
@@ -272,6 +289,26 @@ func (s *Settings) readListen(v yamldoc.Value) error {
 		s.Listen = append(s.Listen, l)
 	}
 	return nil
+}
+
+// readNoProxy reads a list of hosts, or a text in which commas separate them.
+func (s *Settings) readNoProxy(v yamldoc.Value) error {
+	if !v.IsList() {
+		return yamldoc.Parse(&s.Upstream.NoProxy, yamldoc.String)(v)
+	}
+	var hosts []string
+	err := yamldoc.List(&hosts, yamldoc.String)(v)
+	s.Upstream.NoProxy = strings.Join(hosts, ",")
+	return err
+}
+
+// nameServer reads ADDRESS or ADDRESS:PORT.
+func nameServer(text string) (netip.AddrPort, error) {
+	servers, err := egress.Servers([]string{text})
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	return servers[0], nil
 }
 
 // readServices reads a list of services for secrets.

@@ -239,6 +239,9 @@ those of docker login and podman login.`,
 	}
 	platform := platformFlag(cmd)
 	addFlags(cmd.Flags(), o.Flag("mirror"), o.Flag("plain-http"))
+	for _, name := range cli.UpstreamFlags() {
+		addFlags(cmd.Flags(), o.Flag(name))
+	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := o.Configure(a.Config()); err != nil {
 			return err
@@ -251,6 +254,9 @@ those of docker login and podman login.`,
 				return err
 			}
 			return a.withServer(cmd.Context(), false, func(ctx context.Context, s *session) error { return a.serverPull(ctx, s, args) })
+		}
+		if _, err := o.Upstream(); err != nil {
+			return err
 		}
 		store, err := a.store(o)
 		if err != nil {

@@ -61,6 +61,9 @@ func (a *tree) createCommand() *cobra.Command {
 		"timeout": true, "interactive": true, "tty": true, "json": true, "init-time": true, "entrypoint": true,
 		"name": true, "mirror": true, "plain-http": true,
 	}
+	for _, name := range cli.UpstreamFlags() {
+		oneRun[name] = true
+	}
 	o, life := cli.NewOptions(a.Lookup), newLifetimeFlags()
 	cmd := &cobra.Command{
 		Use: "create [flags] [NAME]",

@@ -49,12 +49,17 @@ The settings of a server are in /etc/sandpit/server.yaml, or the file given with
   logs: 4g                     # disk space for logs; logs-per-namespace: 1g
   sync-audit: false            # sync every audit entry to disk before the request proceeds
   audit-size: 4g               # size of the audit log; audit-time: 168h in which no key may fill it
+  upstream-proxy: http://proxy.example:3128  # for sandboxes and images; or https://, socks5://
+  no-proxy: .corp.example,10.0.0.0/8         # hosts that are reached without it
+  ca-bundle: corp.pem          # certificates to trust beside the machine's, also in sandboxes with egress
+  dns: [10.0.0.53]             # name servers for sandboxes that name none (default the machine's)
   private-webhooks: false      # allow webhooks to addresses that are not public
   services: [{name: own, hosts: [api.example.com], variables: [OWN_KEY]}]  # for secrets`
 
 // serveCommand is sandpit serve.
 func (a *tree) serveCommand() *cobra.Command {
 	opt, config := cli.ServeOptions{}, textFlag("FILE")
+	o := cli.NewOptions(a.Lookup)
 	idle := parsed[time.Duration]{parse: notation.ParseDurationOrNever, shown: "DURATION"}
 	cmd := &cobra.Command{
 		Use:               "serve [flags]",
@@ -65,6 +70,9 @@ func (a *tree) serveCommand() *cobra.Command {
 	}
 	cmd.Flags().StringArrayVar(&opt.Listen, "listen", nil, "also listen on this `ADDRESS`: HOST:PORT or unix:///PATH")
 	cmd.Flags().Var(&config, "config", "file with the server's settings (default /etc/sandpit/server.yaml)")
+	for _, name := range cli.UpstreamFlags() {
+		addFlags(cmd.Flags(), o.Flag(name))
+	}
 	cmd.Flags().Var(&idle, "idle-exit", "exit after this time without sandboxes and requests (default never)")
 	cmd.Flags().BoolVar(&opt.RemoveOrphans, "remove-orphans", false, "destroy sandboxes that run here without a record")
 	cmd.Flags().BoolVar(&opt.Background, "background", false, "started by a command that needed a server")
@@ -77,11 +85,16 @@ func (a *tree) serveCommand() *cobra.Command {
 		if opt.Background {
 			// The process that started it has read the configuration, and passes on what is needed.
 			opt.Home, _ = a.Lookup("SANDPIT_HOME")
+			opt.Upstream.Proxy, _ = a.Lookup("SANDPIT_UPSTREAM_PROXY")
+			opt.Upstream.NoProxy, _ = a.Lookup("SANDPIT_NO_PROXY")
+			opt.Upstream.CABundle, _ = a.Lookup("SANDPIT_CA_BUNDLE")
 		} else {
-			o := cli.NewOptions(a.Lookup)
 			err := o.Configure(a.Config())
 			if err == nil {
 				opt.Home, err = o.DataDir()
+			}
+			if err == nil {
+				opt.Upstream, err = o.Upstream()
 			}
 			if err != nil {
 				return err

@@ -77,7 +77,7 @@ func (a *tree) connect(ctx context.Context, running bool) (*session, error) {
 	if err != nil && address == "" {
 		return nil, err
 	}
-	client, started, err := a.Connect(ctx, cli.ConnectOptions{Home: home, Address: address, Key: key, Environ: a.Environ, Running: running})
+	client, started, err := a.Connect(ctx, cli.ConnectOptions{Home: home, Address: address, Key: key, Environ: o.ServerEnviron(a.Environ), Running: running})
 	if err != nil {
 		return nil, err
 	}

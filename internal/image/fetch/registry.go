@@ -22,6 +22,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/netaddr"
+	"github.com/sandpit-dev/sandpit/internal/upstream"
 )
 
 // The registry client speaks the pull half of the OCI distribution
@@ -48,6 +49,7 @@ type registrySource struct {
 	client    *http.Client
 	endpoints []*endpoint // mirrors first
 	public    bool        // image.AcquireOptions.PublicOnly
+	way       *upstream.Way
 
 	mu      sync.Mutex
 	chosen  *endpoint       // the one that has given the manifest; blobs are asked for there first
@@ -71,7 +73,15 @@ func (f *Fetcher) Registry(ref image.Reference, opt image.AcquireOptions) (image
 }
 
 func (f *Fetcher) registry(ref image.Reference, opt image.AcquireOptions) (*registrySource, error) {
-	r := &registrySource{fetcher: f, ref: ref, public: opt.PublicOnly, trusted: make(map[string]bool)}
+	roots, err := upstream.ReadRoots(opt.CABundle)
+	if err != nil {
+		return nil, err
+	}
+	way, err := upstream.New(upstream.Settings{Proxy: opt.Proxy, NoProxy: opt.NoProxy, Roots: roots})
+	if err != nil {
+		return nil, err
+	}
+	r := &registrySource{fetcher: f, ref: ref, public: opt.PublicOnly, way: way, trusted: make(map[string]bool)}
 	for _, m := range opt.Mirrors[ref.Registry] {
 		u, err := url.Parse(m)
 		if err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Host == "" || u.RawQuery != "" || u.User != nil || u.Fragment != "" {
@@ -95,6 +105,7 @@ func (f *Fetcher) registry(ref image.Reference, opt image.AcquireOptions) (*regi
 	r.client = &http.Client{CheckRedirect: r.checkRedirect, Transport: &http.Transport{
 		Proxy:                 r.proxy,
 		DialContext:           r.dial,
+		TLSClientConfig:       &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: way.Roots()},
 		ForceAttemptHTTP2:     true,
 		DisableCompression:    true, // content is digested as it comes
 		MaxIdleConnsPerHost:   maxIdle,
@@ -117,14 +128,14 @@ func (r *registrySource) Close() { r.client.CloseIdleConnections() }
 // Tries is how often in a row a request may fail that may pass.
 func (r *registrySource) Tries() int { return 4 }
 
-// proxy is the environment's proxy, which the person has named as well. An
+// proxy is the operator's proxy or the environment's, which the person has named as well. An
 // address that is not to be connected to, it is not asked for.
 func (r *registrySource) proxy(req *http.Request) (*url.URL, error) {
 	host := req.URL.Hostname()
 	if ip, err := netip.ParseAddr(host); err == nil && !netaddr.IsPublic(ip) && r.public && !r.trusts(host) {
 		return nil, errNotPublic
 	}
-	u, err := http.ProxyFromEnvironment(req)
+	u, err := r.way.For(req)
 	if u != nil {
 		r.mu.Lock()
 		r.trusted[strings.ToLower(u.Hostname())] = true

@@ -14,10 +14,11 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/upstream"
 )
 
 // version changes with the protocol. The two ends differ only if the wrong program was started.
-const version = 1
+const version = 2
 
 // maxMessage bounds a message in bytes: more than the largest terms. Answers are made to fit.
 const maxMessage = 16 << 20
@@ -74,6 +75,8 @@ type message struct {
 	Op      op
 	Version int    `json:",omitempty"` // of hello, and of its answer
 	Sandbox uint64 `json:",omitempty"`
+
+	Upstream *upstream.Settings `json:",omitempty"` // of hello
 
 	Terms *engine.Terms   `json:",omitempty"` // of join and set
 	Used  *engine.Traffic `json:",omitempty"` // of join: see network.Resume

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 func newHost(t *testing.T) (*Host, *testkit.Buffer) {
 	t.Helper()
 	log := new(testkit.Buffer)
-	h := New(slog.New(slog.NewTextHandler(log, nil)))
+	h := New(slog.New(slog.NewTextHandler(log, nil)), nil)
 	t.Cleanup(h.Close)
 	return h, log
 }
@@ -332,7 +332,7 @@ func TestCountsThatDoNotFit(t *testing.T) {
 	const boxes = 3
 	for i := range uint64(boxes) {
 		file, inside := pair(t)
-		n, err := network.New(file, terms("good.test"))
+		n, err := network.New(file, terms("good.test"), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

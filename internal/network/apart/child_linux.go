@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/upstream"
 )
 
 // answerTime bounds how long the process may take to answer. All that it is asked for takes
@@ -45,8 +47,8 @@ type child struct {
 // errGone is the end of the process.
 var errGone = errors.New("the network process has ended")
 
-// startChild starts the process and waits until it answers.
-func startChild(program string, note func([]counts)) (c *child, gaps []string, err error) {
+// startChild starts the process, tells it how connections are made, and waits until it answers.
+func startChild(program string, way upstream.Settings, note func([]counts)) (c *child, gaps []string, err error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, os.NewSyscallError("socketpair", err)
@@ -81,7 +83,7 @@ func startChild(program string, note func([]counts)) (c *child, gaps []string, e
 	go c.hear(stderr)
 	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 	defer cancel()
-	hello, err := c.ask(ctx, &message{Op: opHello, Version: version}, -1)
+	hello, err := c.ask(ctx, &message{Op: opHello, Version: version, Upstream: &way}, -1)
 	if err == nil && hello.Version != version {
 		err = fmt.Errorf("the network process speaks version %d, not %d", hello.Version, version)
 	}
@@ -261,4 +263,15 @@ func harmless(line string, function *regexp.Regexp) (string, bool) {
 		return fault.Clip(m[1]), true
 	}
 	return "", false
+}
+
+// withSystemRoots adds the roots that the server trusts beside those that everybody may read: the
+// process runs as another user, and could not read a file that SSL_CERT_FILE names.
+func withSystemRoots(s upstream.Settings) upstream.Settings {
+	if file := os.Getenv("SSL_CERT_FILE"); file != "" {
+		if roots, err := upstream.ReadRoots(file); err == nil {
+			s.Roots = slices.Concat(s.Roots, roots)
+		}
+	}
+	return s
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/network"
+	"github.com/sandpit-dev/sandpit/internal/upstream"
 )
 
 const (
@@ -54,9 +55,9 @@ var (
 	_ engine.Joined  = (*member)(nil)
 )
 
-// New returns a Host, which the caller closes.
-func New(log *slog.Logger) *Host {
-	return &Host{log: log, program: "/proc/self/exe", members: map[uint64]*member{}, end: make(chan struct{})}
+// New returns a Host, which the caller closes. Connections are made by way.
+func New(log *slog.Logger, way *upstream.Way) *Host {
+	return &Host{Here: network.Here{Way: way}, log: log, program: "/proc/self/exe", members: map[uint64]*member{}, end: make(chan struct{})}
 }
 
 // Close ends the process, and with it all connections.
@@ -105,7 +106,7 @@ func (h *Host) keep() {
 
 // once starts a process, hands the sandboxes over to it, and returns why it has ended.
 func (h *Host) once() error {
-	c, gaps, err := startChild(h.program, h.note)
+	c, gaps, err := startChild(h.program, withSystemRoots(h.Way.Settings()), h.note)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/network"
+	"github.com/sandpit-dev/sandpit/internal/upstream"
 )
 
 // ProcessName is the name under which the program is started to be the process.
@@ -85,6 +86,7 @@ func raiseFiles() {
 // process has the stacks.
 type process struct {
 	conn    *net.UnixConn
+	way     *upstream.Way // set by the greeting
 	sending sync.Mutex
 
 	mu     sync.Mutex
@@ -118,6 +120,11 @@ func serve(gaps []string) error {
 		if !greeted {
 			if m.Op != opHello || m.Version != version {
 				return fmt.Errorf("the server speaks version %d, not %d", m.Version, version)
+			}
+			if m.Upstream != nil {
+				if p.way, err = upstream.New(*m.Upstream); err != nil {
+					return err
+				}
 			}
 			greeted = true
 			p.answer(m, &message{Version: version, Gaps: gaps}, nil)
@@ -204,7 +211,7 @@ func (p *process) join(m *message, file *os.File) error {
 		file.Close()
 		return fault.Invalidf("the sandbox joins twice, or without terms")
 	}
-	n, err := network.New(file, *m.Terms)
+	n, err := network.New(file, *m.Terms, p.way)
 	if err != nil {
 		return err
 	}
