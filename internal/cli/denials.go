@@ -19,7 +19,8 @@ type traffic struct {
 	Lost    int64        `json:"lost,omitempty"`  // connections that are missing in allow
 
 	log    sandpit.EgressLog
-	closed []string // destinations that an --allow would open, the latest first
+	closed []string      // destinations that an --allow would open, the latest first
+	failed *sandpit.Flow // the last for which the way out of this machine failed
 }
 
 type jsonDenial struct {
@@ -37,7 +38,7 @@ func trafficOf(ctx context.Context, s sandpit.Egresser, asked sandpit.Egress) *t
 	if err != nil {
 		return nil
 	}
-	t := &traffic{Denials: []jsonDenial{}, log: log}
+	t := &traffic{Denials: []jsonDenial{}, log: log, failed: failedOutside(log.Flows)}
 	for _, d := range log.Denials {
 		t.Denials = append(t.Denials, jsonDenial(d))
 	}
@@ -58,6 +59,17 @@ func trafficOf(ctx context.Context, s sandpit.Egresser, asked sandpit.Egress) *t
 		t.Allow, t.Lost = new(learned(log.Flows)), log.Lost
 	}
 	return t
+}
+
+// failedOutside returns the last flow that failed because of the operator's name servers or proxy, and not
+// of its destination; nil: none.
+func failedOutside(flows []sandpit.Flow) *sandpit.Flow {
+	for _, f := range slices.Backward(flows) {
+		if f.Allowed && f.Error != "" && (f.Protocol == "dns" || strings.HasPrefix(f.Error, "the upstream proxy")) {
+			return &f
+		}
+	}
+	return nil
 }
 
 // logTime is how long a server may take to return the log at the end of a run.
@@ -96,6 +108,9 @@ func learned(flows []sandpit.Flow) []string {
 func (a *App) tellTraffic(t *traffic) {
 	if len(t.log.Denials) > 0 {
 		a.tellDenials(t)
+	}
+	if f := t.failed; f != nil {
+		a.Note("%s could not be reached: %s", Harmless(f.Host), Harmless(f.Error))
 	}
 	if t.Allow == nil {
 		return

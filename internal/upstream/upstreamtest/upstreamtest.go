@@ -34,14 +34,24 @@ type Proxy struct {
 	asked []string // hosts, guarded by mu
 }
 
-// Start starts a proxy, by the scheme of its address. It ends with the test.
+// Start starts a proxy on the loopback, by the scheme of its address. It ends with the test.
 func Start(t testing.TB, scheme string) *Proxy {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return StartOn(t, scheme, l)
+}
+
+// StartOn starts a proxy on a listener, which may be in another network than the test.
+func StartOn(t testing.TB, scheme string, l net.Listener) *Proxy {
 	t.Helper()
 	p := &Proxy{}
 	if scheme == "socks5" {
-		p.socks(t)
+		p.socks(t, l)
 	} else {
-		p.http(t, scheme == "https")
+		p.http(t, l, scheme == "https")
 	}
 	p.URL.Scheme, p.URL.User = scheme, url.UserPassword(User, Password)
 	return p
@@ -115,8 +125,10 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	<-done
 }
 
-func (p *Proxy) http(t testing.TB, secure bool) {
+func (p *Proxy) http(t testing.TB, l net.Listener, secure bool) {
 	server := httptest.NewUnstartedServer(p)
+	server.Listener.Close()
+	server.Listener = l
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	t.Cleanup(server.Close)
 	p.URL = &url.URL{Host: server.Listener.Addr().String()}
@@ -138,16 +150,12 @@ func (p *Proxy) http(t testing.TB, secure bool) {
 	server.StartTLS()
 }
 
-func (p *Proxy) socks(t testing.TB) {
+func (p *Proxy) socks(t testing.TB, l net.Listener) {
 	server, err := socks5.New(&socks5.Config{
 		Credentials: socks5.StaticCredentials{User: Password},
 		Resolver:    p, Rules: p, Logger: log.New(io.Discard, "", 0),
 		Dial: func(_ context.Context, _, addr string) (net.Conn, error) { return p.dial(addr) },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
