@@ -5,6 +5,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit/internal/driver"
@@ -118,7 +119,7 @@ func trusting(root image.Rootfs, imageEnv []string, certificates []byte) (files 
 			continue
 		}
 		for _, der := range added {
-			if name, ok := unusedHash(root, dir, der); ok {
+			if name, ok := unusedHash(root, files, dir, der); ok {
 				file(name, pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: der}))
 			}
 		}
@@ -137,12 +138,13 @@ func trusting(root image.Rootfs, imageEnv []string, certificates []byte) (files 
 }
 
 // unusedHash returns the path by which OpenSSL finds a certificate in a directory of an image,
-// beside others of its subject's hash.
-func unusedHash(root image.Rootfs, dir string, der []byte) (string, bool) {
+// beside others of its subject's hash there and among the files that are added.
+func unusedHash(root image.Rootfs, files []driver.File, dir string, der []byte) (string, bool) {
 	hash, ok := subjectHash(der)
 	for n := 0; ok && n < maxSameHash; n++ {
 		name := fmt.Sprintf("%s/%s.%d", dir, hash, n)
-		if _, exists := findType(layersOf(root, name)); !exists {
+		added := slices.ContainsFunc(files, func(f driver.File) bool { return f.Path == name })
+		if _, exists := findType(layersOf(root, name)); !exists && !added {
 			return name, true
 		}
 	}
