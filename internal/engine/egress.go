@@ -47,6 +47,10 @@ type Terms struct {
 	// for the hosts of Secrets and of rules with a method or path. nil: nothing is
 	// intercepted, and such terms are refused.
 	CA []byte
+
+	// Renew renews the value of a renewable secret, because an origin has refused it with 401. When it
+	// returns, the present value was Set. nil: nothing is renewed.
+	Renew func(ctx context.Context, name string) error `json:"-"`
 }
 
 // Secret is put into requests to some hosts in place of its placeholder, which is all that the
@@ -57,6 +61,7 @@ type Secret struct {
 	Value       []byte
 	Hosts       []string // as in rules
 	Query, Body bool     // put it there, too, not only into headers
+	Renewable   bool     // Terms.Renew may get another value
 }
 
 // Joined is the network of one sandbox. All methods are safe for concurrent use.

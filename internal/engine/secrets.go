@@ -21,6 +21,11 @@ type Secrets interface {
 	// neither the namespace nor the server has one of that name, ErrInvalid if the use makes no
 	// sense, and ErrForbidden for hosts that the secret is not bound to. Errors never have the value.
 	FindSecret(ctx context.Context, namespace string, use sandpit.Secret) (FoundSecret, error)
+
+	// RenewSecret renews the value of a secret that FindSecret finds and that is renewable, because an
+	// origin has refused it with 401. When it returns, SecretChanged was called, unless the value is
+	// too new or can't be renewed. Any number of callers may ask at once, and often.
+	RenewSecret(ctx context.Context, namespace, name string) error
 }
 
 // FoundSecret is a stored secret, as a sandbox uses it.
@@ -32,6 +37,7 @@ type FoundSecret struct {
 	Query, Body bool     // see Secret
 	Value       string
 	Shared      bool // it is the server's, and not the namespace's
+	Renewable   bool // see Secrets.RenewSecret
 }
 
 // maxSecrets bounds the secrets that one sandbox uses.
@@ -146,7 +152,7 @@ func (e *Engine) useSecrets(ctx context.Context, namespace string, p policy.Poli
 }
 
 func bind(name, placeholder string, f FoundSecret) Secret {
-	return Secret{Name: name, Placeholder: placeholder, Value: []byte(f.Value), Hosts: f.Hosts, Query: f.Query, Body: f.Body}
+	return Secret{Name: name, Placeholder: placeholder, Value: []byte(f.Value), Hosts: f.Hosts, Query: f.Query, Body: f.Body, Renewable: f.Renewable}
 }
 
 // placeholder returns a new placeholder: random, so that no sandbox knows that of another, after the
@@ -185,7 +191,15 @@ func (s *Sandbox) findSecrets(ctx context.Context) error {
 func (s *Sandbox) terms(e sandpit.Egress) Terms {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return Terms{Egress: e, Secrets: s.bound, CA: s.ca}
+	return Terms{Egress: e, Secrets: s.bound, CA: s.ca, Renew: s.renewSecret}
+}
+
+// renewSecret is Terms.Renew.
+func (s *Sandbox) renewSecret(ctx context.Context, name string) error {
+	if !s.usesSecret(name) {
+		return fault.NotFoundf("the sandbox uses no secret %q", fault.Clip(name))
+	}
+	return s.engine.opts.Secrets.RenewSecret(ctx, s.namespace, name)
 }
 
 // SecretChanged puts the present value of a secret in force in all sandboxes that use it: those of a

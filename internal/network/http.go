@@ -71,10 +71,16 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 				n.refuse(w, r, d, *v)
 				return
 			}
+			if errors.Is(err, errAgain) {
+				return
+			}
 			http.Error(w, "sandpit: the origin failed: "+p.hideText(err.Error()), http.StatusBadGateway)
 		},
 		ModifyResponse: func(r *http.Response) error {
 			p := putOf(r.Request)
+			if p.tries.again(r.Request.Context(), r.StatusCode) {
+				return errAgain
+			}
 			p.hideResponse(r)
 			if r.StatusCode == http.StatusSwitchingProtocols {
 				d.flow.switchProtocol()
@@ -91,12 +97,18 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 				n.refuse(w, r, d, v)
 				return
 			}
-			r, p := n.rules.Load().secrets.put(r, d.to, i != nil)
-			if v := p.denied(); v != nil {
-				n.refuse(w, r, d, *v)
-				return
+			set := n.rules.Load()
+			tries := n.newAttempts(r, set, d.to, i != nil)
+			for more := true; more; set, more = n.rules.Load(), tries.more {
+				tries.more = false
+				r, p := set.secrets.put(tries.next(r), d.to, i != nil)
+				p.tries = tries
+				if v := p.denied(); v != nil {
+					n.refuse(w, r, d, *v)
+					return
+				}
+				proxy.ServeHTTP(hidingWriter{w, p}, r)
 			}
-			proxy.ServeHTTP(hidingWriter{w, p}, r)
 		}),
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams}, Protocols: new(http.Protocols),
 		MaxHeaderBytes: maxHead, IdleTimeout: idleTimeout, ReadHeaderTimeout: n.waits.head,
@@ -118,6 +130,9 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 	}
 	return err
 }
+
+// errAgain is why a response is dropped: the request is sent again.
+var errAgain = errors.New("the request is sent again")
 
 // rewrite leaves a request as it is, except for what is between two hosts only.
 func rewrite(r *httputil.ProxyRequest, scheme string) {

@@ -83,6 +83,7 @@ type ruleset struct {
 	// Of TLS that ends here. interception is nil if none does.
 	interception *interception
 	secrets      secrets
+	renew        func(ctx context.Context, name string) error // Terms.Renew
 }
 
 // New makes the network of a sandbox whose interface is file: see driver.Linker. It takes file
@@ -150,7 +151,7 @@ func compile(t engine.Terms, way *upstream.Way, was *interception) (*ruleset, er
 	if len(servers) == 0 {
 		servers = way.Settings().DNS
 	}
-	set := &ruleset{egress: e, rules: rules, resolver: newResolver(rules, servers), way: way}
+	set := &ruleset{egress: e, rules: rules, resolver: newResolver(rules, servers), way: way, renew: t.Renew}
 	if set.secrets, err = compileSecrets(t.Secrets); err != nil {
 		return nil, err
 	}

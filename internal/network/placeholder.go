@@ -94,6 +94,7 @@ func (ss secrets) about(to egress.Destination) bool {
 type put struct {
 	secrets secrets        // of the sandbox when it was made
 	hidden  []substitution // what is taken out of the response
+	tries   *attempts      // of the request
 
 	mu     sync.Mutex
 	denial *sandpit.EgressDecision // guarded by mu, as bodies are sent while responses are read

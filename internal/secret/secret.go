@@ -23,6 +23,33 @@ type Secret struct {
 	Value     string // empty where only the description is needed
 	CreatedAt time.Time
 	RotatedAt time.Time // when it got its present value
+
+	Login *Login // of a value that a login has brought, else nil
+	Grant *Grant // with which that value is renewed; nil where only the description is needed
+}
+
+// Login says how the value that an OAuth login has brought is kept valid.
+type Login struct {
+	ExpiresAt time.Time // of the value; zero: the provider did not say
+	Renewable bool      // the provider gave a refresh token
+	Failed    string    // why the last renewal failed, or ""
+	Over      bool      // only another login helps
+}
+
+// Grant is what renews the value of a secret: see RFC 6749, section 6. Like the value, it is never shown.
+type Grant struct {
+	RefreshToken string
+	ClientID     string // "": the service's
+	ClientSecret string `json:",omitempty"`
+}
+
+// Due returns when the value is to be renewed: when a fifth of its time is left, or 5 minutes. It returns
+// zero if it never is.
+func (s *Secret) Due() time.Time {
+	if l := s.Login; l == nil || !l.Renewable || l.Over || l.ExpiresAt.IsZero() {
+		return time.Time{}
+	}
+	return s.Login.ExpiresAt.Add(-min(s.Login.ExpiresAt.Sub(s.RotatedAt)/5, 5*time.Minute))
 }
 
 // Binding says where a secret is used.
@@ -54,6 +81,16 @@ func (s *Secret) Check() error {
 	}
 	if s.Namespace == "" && len(s.Hosts) == 0 {
 		return sandpit.WithHint(fault.Invalidf("a secret of the server needs hosts, as all namespaces may use it"), "name its service or its hosts")
+	}
+	if g := s.Grant; g != nil {
+		switch {
+		case s.Service == "":
+			return sandpit.WithHint(fault.Invalidf("a value from a login needs a service, whose provider renews it"), "name the service")
+		case !bindable(s.Value):
+			return fault.Invalidf("the value from the login has control characters")
+		case len(g.RefreshToken)+len(g.ClientID)+len(g.ClientSecret) > MaxValue:
+			return fault.Invalidf("what the login has brought is longer than %d bytes", MaxValue)
+		}
 	}
 	return CheckValue(s.Value)
 }

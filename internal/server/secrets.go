@@ -21,27 +21,41 @@ import (
 type foundSecrets struct {
 	store      *state.Store
 	configured map[string]secret.Secret // of the server, by name; they never change
+	renewer    *renewer
 }
 
 // FindSecret is engine.Secrets.FindSecret.
 func (f foundSecrets) FindSecret(ctx context.Context, namespace string, use sandpit.Secret) (engine.FoundSecret, error) {
-	stored, err := f.store.Secret(ctx, namespace, use.Name)
-	if errors.Is(err, sandpit.ErrNotFound) {
-		var ok bool
-		if stored, ok = f.configured[use.Name]; ok {
-			err = nil
-		} else {
-			stored, err = f.store.Secret(ctx, sharedSecrets, use.Name)
-		}
-	}
+	stored, err := f.find(ctx, namespace, use.Name)
 	if err != nil {
 		return engine.FoundSecret{}, err
 	}
 	r, err := stored.Resolve(use)
 	return engine.FoundSecret{
 		Variables: r.Variables, Hosts: r.Rules(), Allow: r.Rules(), Prefix: r.Prefix, Query: r.Query, Body: r.Body,
-		Value: r.Value, Shared: stored.Namespace == sharedSecrets,
+		Value: r.Value, Shared: stored.Namespace == sharedSecrets, Renewable: stored.Login != nil && stored.Login.Renewable && !stored.Login.Over,
 	}, err
+}
+
+// find returns the secret that a name means in a namespace.
+func (f foundSecrets) find(ctx context.Context, namespace, name string) (secret.Secret, error) {
+	stored, err := f.store.Secret(ctx, namespace, name)
+	if errors.Is(err, sandpit.ErrNotFound) {
+		if stored, ok := f.configured[name]; ok {
+			return stored, nil
+		}
+		return f.store.Secret(ctx, sharedSecrets, name)
+	}
+	return stored, err
+}
+
+// RenewSecret is engine.Secrets.RenewSecret.
+func (f foundSecrets) RenewSecret(ctx context.Context, namespace, name string) error {
+	stored, err := f.find(ctx, namespace, name)
+	if err != nil {
+		return err
+	}
+	return f.renewer.refused(ctx, stored)
 }
 
 // sharedSecrets is the namespace of the server's own secrets. No key has it.
@@ -100,6 +114,16 @@ func (s secrets) SetSecret(ctx context.Context, c gate.Caller, shared bool, name
 	}
 	now := time.Now().UTC()
 	x := secret.Secret{Namespace: namespaceOf(c, shared), Name: name, Binding: binding, Value: in.Value, CreatedAt: now, RotatedAt: now}
+	if l := in.Login; l != nil {
+		if service, _ := s.services.Find(binding.Service); service.OAuth == nil {
+			return failed(noLogin(binding.Service))
+		}
+		x.Login = &secret.Login{Renewable: l.RefreshToken != ""}
+		if l.ExpiresAt != nil {
+			x.Login.ExpiresAt = l.ExpiresAt.UTC()
+		}
+		x.Grant = &secret.Grant{RefreshToken: l.RefreshToken, ClientID: l.ClientID, ClientSecret: l.ClientSecret}
+	}
 	if err := x.Check(); err != nil {
 		return failed(err)
 	}
@@ -107,6 +131,7 @@ func (s secrets) SetSecret(ctx context.Context, c gate.Caller, shared bool, name
 	if err != nil {
 		return v1.Secret{}, err
 	}
+	s.renewer.stored(stored)
 	return shownSecret(stored), s.engine.SecretChanged(context.WithoutCancel(ctx), x.Namespace, name)
 }
 
@@ -192,6 +217,10 @@ func (s secrets) Services() []v1.Service {
 	all := make([]v1.Service, len(s.services))
 	for i, x := range s.services {
 		all[i] = v1.Service{Name: x.Name, Variables: x.Variables, Hosts: x.Hosts, Header: x.Header}
+		if x.OAuth != nil {
+			o := v1.OAuth(*x.OAuth)
+			all[i].OAuth = &o
+		}
 	}
 	return all
 }
@@ -208,8 +237,15 @@ func shownSecret(x secret.Secret) v1.Secret {
 	if x.Namespace == sharedSecrets {
 		scope = "server"
 	}
+	var login *v1.LoginState
+	if l := x.Login; l != nil {
+		login = &v1.LoginState{Renewable: l.Renewable, Failed: l.Failed, Over: l.Over}
+		if !l.ExpiresAt.IsZero() {
+			login.ExpiresAt = &l.ExpiresAt
+		}
+	}
 	return v1.Secret{
 		Name: x.Name, Scope: scope, Service: x.Service, Hosts: x.Hosts, Variables: x.Variables, Query: x.Query, Body: x.Body,
-		CreatedAt: x.CreatedAt, RotatedAt: x.RotatedAt,
+		CreatedAt: x.CreatedAt, RotatedAt: x.RotatedAt, Login: login,
 	}
 }

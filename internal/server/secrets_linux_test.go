@@ -211,7 +211,7 @@ func TestSecrets(t *testing.T) {
 	if terms, _ := n.of(2); len(terms.Secrets) != 1 || terms.Secrets[0].Placeholder != vars[0] || string(terms.Secrets[0].Value) != "rotated-of-team-a" {
 		t.Errorf("an adopted sandbox has %d secrets", len(terms.Secrets))
 	}
-	s.grep(t, answers.String())
+	s.grep(t, answers.String(), values...)
 	if _, audit, _ := s.get("GET", "http://sandpit/v1/audit?limit=1000", "", ""); !strings.Contains(audit, `secrets \"openai\", \"github\", \"plain\" as env`) || !strings.Contains(audit, `"action":"rotateSecret"`) || !strings.Contains(audit, `secret openai`) {
 		t.Errorf("the audit is %s", audit)
 	}
@@ -227,7 +227,7 @@ func TestSecrets(t *testing.T) {
 }
 
 // grep looks for values in all that the server has written, and in what it has answered.
-func (s *served) grep(t *testing.T, answers string) {
+func (s *served) grep(t testing.TB, answers string, values ...string) {
 	t.Helper()
 	_, metrics, _ := s.get(http.MethodGet, "http://sandpit/metrics", "", "")
 	texts := map[string]string{"an answer": answers, "the log": s.log.String(), "the metrics": metrics}

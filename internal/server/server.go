@@ -290,6 +290,7 @@ func (s *server) startEngine(ctx context.Context) error {
 	if s.found.configured, err = readSecrets(ctx, opt.Settings.Secrets, s.services); err != nil {
 		return err
 	}
+	s.found.renewer = newRenewer(s)
 	s.engine = engine.New(engine.Options{
 		Driver: opt.Driver, Images: opt.Images, Acquire: opt.Acquire, Policy: policy.Default(),
 		Store: s.state, Dir: filepath.Join(opt.Home, boxesDir), Logs: logstore.Bounds{Total: opt.Settings.Logs, Each: opt.Settings.LogsPerNamespace},
@@ -300,6 +301,7 @@ func (s *server) startEngine(ctx context.Context) error {
 		Denied:   s.denials.add,
 		Patience: opt.Patience, Hangs: opt.logStuck, Network: opt.Network, Secrets: s.found,
 	})
+	s.found.renewer.engine = s.engine
 	s.runs = newRuns(opt, s.poolSize(), book)
 	if opt.RemoveOrphans {
 		removed, err := s.engine.RemoveOrphans(ctx)
@@ -568,6 +570,7 @@ func (s *server) serve(ctx context.Context) error {
 	go s.manager.watchdog(ctx)
 	go s.policies.Watch(ctx, 2*time.Second, func(err error) { s.policyChanged(ctx, err) })
 	go s.upkeep(ctx)
+	s.found.renewer.start()
 	go s.reload(ctx)
 	if s.opt.Settings.IdleExit > 0 {
 		go s.leaveWhenIdle(ctx, cancel)
@@ -675,6 +678,12 @@ func (s *server) close() error {
 		if err := s.gate.Close(ctx); err != nil {
 			s.opt.Log.Warn("requests were aborted", "error", err)
 		}
+	}
+	if s.found.renewer != nil {
+		_ = within("the renewals of secrets", func() error {
+			s.found.renewer.close()
+			return nil
+		})
 	}
 	if s.engine != nil && s.journal != nil {
 		_ = within("the denials of egress", func() error {

@@ -326,6 +326,16 @@ func (s *Settings) readServices(v yamldoc.Value) error {
 			"header":    yamldoc.Parse(&x.Header, yamldoc.String),
 			"prefix":    yamldoc.Parse(&x.Prefix, yamldoc.String),
 			"query":     yamldoc.Parse(&x.Query, yamldoc.Bool),
+			"oauth": func(v yamldoc.Value) error {
+				x.OAuth = &secret.OAuth{}
+				return yamldoc.Mapping(map[string]func(yamldoc.Value) error{
+					"authorize": yamldoc.Parse(&x.OAuth.Authorize, yamldoc.String),
+					"token":     yamldoc.Parse(&x.OAuth.Token, yamldoc.String),
+					"device":    yamldoc.Parse(&x.OAuth.Device, yamldoc.String),
+					"client_id": yamldoc.Parse(&x.OAuth.ClientID, yamldoc.String),
+					"scopes":    yamldoc.List(&x.OAuth.Scopes, yamldoc.String),
+				})(v)
+			},
 		})(item)
 		if err != nil {
 			return err

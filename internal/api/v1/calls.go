@@ -261,6 +261,15 @@ type NewSecret struct {
 	Variables []string `json:"variables,omitempty" doc:"Environment variables with the placeholder. Default: the name in capital letters"`
 	Query     *bool    `json:"query,omitempty" null:"refused" doc:"Replace the placeholder in the query of requests, too"`
 	Body      bool     `json:"body,omitempty" doc:"Replace the placeholder in the body of requests, too"`
+	Login     *Login   `json:"login,omitempty" doc:"The value is an access token of the service's OAuth provider, which the server renews"`
+}
+
+// Login is what an OAuth login has brought, beside the access token.
+type Login struct {
+	RefreshToken string     `json:"refresh_token,omitempty" maxLength:"65536" doc:"No response contains it. Absent: the value can't be renewed"`
+	ExpiresAt    *time.Time `json:"expires_at,omitempty" doc:"When the access token expires. Absent: it does not, or nobody knows; then it is renewed only after a response with 401"`
+	ClientID     string     `json:"client_id,omitempty" maxLength:"4096" doc:"Of the application that the tokens were given to. Default: the service's"`
+	ClientSecret string     `json:"client_secret,omitempty" maxLength:"4096" doc:"Of the same, if it has one. No response contains it"`
 }
 
 // SecretValue is the new value of a secret.
@@ -279,6 +288,16 @@ type Secret struct {
 	Body      bool      `json:"body,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
 	RotatedAt time.Time `json:"rotated_at" doc:"When it got its present value"`
+
+	Login *LoginState `json:"login,omitempty" doc:"Of a value that an OAuth login has brought"`
+}
+
+// LoginState says how the value of a login is kept valid.
+type LoginState struct {
+	ExpiresAt *time.Time `json:"expires_at,omitempty" doc:"When the present access token expires, if that is known"`
+	Renewable bool       `json:"renewable" doc:"Whether there is a refresh token"`
+	Failed    string     `json:"failed,omitempty" doc:"Why the last renewal failed"`
+	Over      bool       `json:"over,omitempty" doc:"The provider refuses to renew it: log in again"`
 }
 
 // SecretList is a page of secrets, by name.
@@ -293,6 +312,16 @@ type Service struct {
 	Variables []string `json:"variables,omitempty"`
 	Hosts     []string `json:"hosts"`
 	Header    string   `json:"header,omitempty" doc:"Where its clients send the value"`
+	OAuth     *OAuth   `json:"oauth,omitempty" doc:"How to log in to it; absent: that does not work"`
+}
+
+// OAuth is how a login to a service works.
+type OAuth struct {
+	Authorize string   `json:"authorize,omitempty" doc:"URL for a browser (RFC 6749, section 4.1, with PKCE)"`
+	Token     string   `json:"token" doc:"URL that gives tokens"`
+	Device    string   `json:"device,omitempty" doc:"URL that gives device codes (RFC 8628)"`
+	ClientID  string   `json:"client_id,omitempty" doc:"Of the application; absent: each login names its own"`
+	Scopes    []string `json:"scopes,omitempty" doc:"What a login asks for by default"`
 }
 
 // ServiceList is a page of services, by name.

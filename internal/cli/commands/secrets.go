@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -29,7 +30,7 @@ A secret is of a service, which has hosts and variables, or is bound to hosts. O
 hosts needs them in each use: --secret NAME@HOST. With --secret-env the sandbox gets the
 value itself. The services are listed by 'sandpit secret services'.`,
 	})
-	cmd.AddCommand(a.secretSet(), a.secretList(), a.secretRotate(), a.secretRemove(), a.secretServices())
+	cmd.AddCommand(a.secretSet(), a.secretLogin(), a.secretList(), a.secretRotate(), a.secretRemove(), a.secretServices())
 	return cmd
 }
 
@@ -169,9 +170,9 @@ func (a *tree) secretList() *cobra.Command {
 		if len(all) == 0 {
 			a.Note("no secrets found")
 		}
-		table := a.table("NAME", "SCOPE", "SERVICE", "HOSTS", "VARIABLES", "VALUE SET")
+		table := a.table("NAME", "SCOPE", "SERVICE", "HOSTS", "VARIABLES", "VALUE SET", "LOGIN")
 		for _, x := range all {
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s ago\n", cli.Harmless(x.Name), x.Scope, cli.Harmless(x.Service), cli.Harmless(strings.Join(x.Hosts, ",")), cli.Harmless(strings.Join(x.Variables, ",")), ago(x.RotatedAt))
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s ago\t%s\n", cli.Harmless(x.Name), x.Scope, cli.Harmless(x.Service), cli.Harmless(strings.Join(x.Hosts, ",")), cli.Harmless(strings.Join(x.Variables, ",")), ago(x.RotatedAt), loginState(x.Login))
 		}
 		return table.Flush()
 	})
@@ -187,25 +188,51 @@ func (a *tree) secretServices() *cobra.Command {
 		Short: "list the services whose hosts and variables are known",
 		Args:  noArguments,
 	}, func(ctx context.Context, s *session, _ []string) error {
-		all := []v1.Service{}
-		err := pages(ctx, s, "/v1/services", url.Values{}, func(page v1.ServiceList) (string, error) {
-			all = append(all, page.Services...)
-			return page.Next, nil
-		})
+		all, err := s.services(ctx)
 		if err != nil {
 			return err
 		}
 		if asJSON {
 			return a.PrintJSON(all)
 		}
-		table := a.table("SERVICE", "VARIABLES", "HOSTS", "HEADER")
+		table := a.table("SERVICE", "VARIABLES", "HOSTS", "HEADER", "LOGIN")
 		for _, x := range all {
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", cli.Harmless(x.Name), cli.Harmless(strings.Join(x.Variables, ",")), cli.Harmless(strings.Join(x.Hosts, ",")), cli.Harmless(x.Header))
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", cli.Harmless(x.Name), cli.Harmless(strings.Join(x.Variables, ",")), cli.Harmless(strings.Join(x.Hosts, ",")), cli.Harmless(x.Header), loginWays(x.OAuth))
 		}
 		return table.Flush()
 	})
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON list")
 	return cmd
+}
+
+// loginWays says how to log in to a service.
+func loginWays(o *v1.OAuth) string {
+	switch {
+	case o == nil:
+		return ""
+	case o.Authorize == "":
+		return "device"
+	case o.Device == "":
+		return "browser"
+	}
+	return "browser,device"
+}
+
+// loginState says whether the value of a login is valid, and stays so.
+func loginState(l *v1.LoginState) string {
+	switch {
+	case l == nil:
+		return ""
+	case l.Over:
+		return "log in again: " + cli.Harmless(l.Failed)
+	case l.Failed != "":
+		return "not renewed: " + cli.Harmless(l.Failed)
+	case l.Renewable || l.ExpiresAt == nil:
+		return "valid"
+	case time.Until(*l.ExpiresAt) < 0:
+		return "log in again: expired"
+	}
+	return "expires in " + coarse(time.Until(*l.ExpiresAt))
 }
 
 // secrets returns the secrets that a query selects.

@@ -67,9 +67,11 @@ const (
 	opLog    op = "log"
 	opCounts op = "counts"
 	opLeave  op = "leave"
+	opRenew  op = "renew" // of the process
 )
 
-// message is a request of the host or, with the same ID, an answer.
+// message is a request of the host or, with the same ID, an answer. Requests of the process have IDs of their
+// own, and so do their answers.
 type message struct {
 	ID      uint64
 	Op      op
@@ -80,6 +82,7 @@ type message struct {
 
 	Terms *engine.Terms   `json:",omitempty"` // of join and set
 	Used  *engine.Traffic `json:",omitempty"` // of join: see network.Resume
+	Name  string          `json:",omitempty"` // of renew: the secret
 
 	Failed *failure           `json:",omitempty"`
 	Gaps   []string           `json:",omitempty"` // of the answer to hello: rights that could not be dropped

@@ -28,12 +28,19 @@ import (
 // milliseconds.
 const answerTime = 10 * time.Second
 
+// renewTime bounds how long the process waits for a secret to be renewed.
+const renewTime = 30 * time.Second
+
 // child is a process that runs. All methods are safe for concurrent use.
 type child struct {
 	conn *net.UnixConn
 	cmd  *exec.Cmd
 	gone chan struct{}  // closed when it has ended
 	note func([]counts) // is called with all that come, also when nobody waits for them any more
+
+	// renew renews a secret of a sandbox, which the process has asked for.
+	renew  func(ctx context.Context, sandbox uint64, name string) error
+	places chan struct{} // of calls of renew
 
 	sending sync.Mutex
 
@@ -48,7 +55,7 @@ type child struct {
 var errGone = errors.New("the network process has ended")
 
 // startChild starts the process, tells it how connections are made, and waits until it answers.
-func startChild(program string, way upstream.Settings, note func([]counts)) (c *child, gaps []string, err error) {
+func startChild(program string, way upstream.Settings, note func([]counts), renew func(context.Context, uint64, string) error) (c *child, gaps []string, err error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, os.NewSyscallError("socketpair", err)
@@ -60,7 +67,7 @@ func startChild(program string, way upstream.Settings, note func([]counts)) (c *
 		theirs.Close()
 		return nil, nil, err
 	}
-	c = &child{conn: conn.(*net.UnixConn), gone: make(chan struct{}), note: note, waiting: map[uint64]chan *message{}}
+	c = &child{conn: conn.(*net.UnixConn), gone: make(chan struct{}), note: note, renew: renew, places: make(chan struct{}, maxRenewals), waiting: map[uint64]chan *message{}}
 	stderr, said, err := os.Pipe()
 	if err != nil {
 		theirs.Close()
@@ -175,6 +182,39 @@ func (c *child) ask(ctx context.Context, m *message, fd int) (*message, error) {
 	}
 }
 
+// renewFor renews a secret for the process, and answers. More than maxRenewals at once are not answered: the
+// process asks for fewer.
+func (c *child) renewFor(m *message) {
+	select {
+	case c.places <- struct{}{}:
+	default:
+		return
+	}
+	go func() {
+		defer func() { <-c.places }()
+		ctx, cancel := context.WithTimeout(context.Background(), renewTime)
+		defer cancel()
+		stop := make(chan struct{})
+		defer close(stop)
+		go func() {
+			select {
+			case <-c.gone:
+				cancel()
+			case <-stop:
+			}
+		}()
+		failed := failureOf(c.renew(ctx, m.Sandbox, m.Name))
+		body, err := encode(&message{ID: m.ID, Op: opRenew, Failed: failed})
+		if err != nil {
+			return
+		}
+		c.sending.Lock()
+		defer c.sending.Unlock()
+		_ = c.conn.SetWriteDeadline(time.Now().Add(answerTime))
+		_ = send(c.conn, body, -1) // if that fails, the next request says so
+	}()
+}
+
 // kill ends the process.
 func (c *child) kill(why error) {
 	c.mu.Lock()
@@ -199,6 +239,10 @@ func (c *child) hear(stderr *os.File) {
 		}
 		if file != nil {
 			file.Close()
+		}
+		if m.Op == opRenew {
+			c.renewFor(m)
+			continue
 		}
 		if m.Op == opCounts {
 			c.note(m.Counts)

@@ -106,7 +106,7 @@ func (h *Host) keep() {
 
 // once starts a process, hands the sandboxes over to it, and returns why it has ended.
 func (h *Host) once() error {
-	c, gaps, err := startChild(h.program, withSystemRoots(h.Way.Settings()), h.note)
+	c, gaps, err := startChild(h.program, withSystemRoots(h.Way.Settings()), h.note, h.renew)
 	if err != nil {
 		return err
 	}
@@ -188,7 +188,7 @@ func (h *Host) Join(ctx context.Context, file *os.File, t engine.Terms) (engine.
 	if err != nil {
 		return nil, fmt.Errorf("joining the network: %w", err)
 	}
-	m := &member{host: h, fd: fd, terms: t}
+	m := &member{host: h, fd: fd, terms: t, renew: t.Renew}
 	h.mu.Lock()
 	if h.closed {
 		h.mu.Unlock()
@@ -241,6 +241,17 @@ func (h *Host) count() {
 	h.counted = time.Now()
 }
 
+// renew renews a secret of a sandbox.
+func (h *Host) renew(ctx context.Context, sandbox uint64, name string) error {
+	h.mu.Lock()
+	m := h.members[sandbox]
+	h.mu.Unlock()
+	if m == nil || m.renew == nil {
+		return fault.NotFoundf("the sandbox has not joined")
+	}
+	return m.renew(ctx, name)
+}
+
 // note notes counts of sandboxes.
 func (h *Host) note(all []counts) {
 	for _, n := range all {
@@ -257,6 +268,8 @@ func (h *Host) note(all []counts) {
 type member struct {
 	host *Host
 	id   uint64
+
+	renew func(context.Context, string) error // Terms.Renew, which no Set changes
 
 	using sync.Mutex // serialises requests
 	child *child     // that it has joined, guarded by using

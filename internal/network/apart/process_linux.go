@@ -1,6 +1,7 @@
 package apart
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -91,6 +92,8 @@ type process struct {
 
 	mu     sync.Mutex
 	joined map[uint64]*network.Network // guarded by mu
+	last   uint64                      // ID of a request, guarded by mu
+	asked  map[uint64]chan error       // by ID, guarded by mu
 }
 
 // serve answers the server until it ends.
@@ -108,7 +111,7 @@ func serve(gaps []string) error {
 	if !ok {
 		return errors.New("the connection to the server is not a Unix socket")
 	}
-	p := &process{conn: conn, joined: map[uint64]*network.Network{}}
+	p := &process{conn: conn, joined: map[uint64]*network.Network{}, asked: map[uint64]chan error{}}
 	for greeted := false; ; {
 		m, file, err := receive(conn)
 		if err != nil {
@@ -162,7 +165,60 @@ func (p *process) answer(to, m *message, err error) {
 	_ = send(p.conn, body, -1) // that it failed, receive says
 }
 
+// maxRenewals bounds the requests of a process to renew secrets that run at once.
+const maxRenewals = 64
+
+// renewing returns the Terms.Renew of a sandbox: the server renews.
+func (p *process) renewing(sandbox uint64) func(context.Context, string) error {
+	return func(ctx context.Context, name string) error {
+		answered := make(chan error, 1)
+		p.mu.Lock()
+		if len(p.asked) >= maxRenewals {
+			p.mu.Unlock()
+			return fault.Errorf(sandpit.ErrExhausted, "too many secrets are being renewed")
+		}
+		p.last++
+		id := p.last
+		p.asked[id] = answered
+		p.mu.Unlock()
+		defer func() {
+			p.mu.Lock()
+			delete(p.asked, id)
+			p.mu.Unlock()
+		}()
+		body, err := encode(&message{ID: id, Op: opRenew, Sandbox: sandbox, Name: name})
+		if err != nil {
+			return err
+		}
+		p.sending.Lock()
+		err = send(p.conn, body, -1)
+		p.sending.Unlock()
+		if err != nil {
+			return err
+		}
+		select {
+		case err := <-answered:
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
 func (p *process) handle(m *message, file *os.File) {
+	if m.Op == opRenew {
+		p.mu.Lock()
+		answered := p.asked[m.ID]
+		delete(p.asked, m.ID)
+		p.mu.Unlock()
+		if answered != nil {
+			answered <- m.Failed.err()
+		}
+		return
+	}
+	if m.Terms != nil {
+		m.Terms.Renew = p.renewing(m.Sandbox)
+	}
 	if m.Op == opJoin {
 		p.answer(m, new(message), p.join(m, file))
 		return
