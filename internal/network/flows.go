@@ -70,6 +70,7 @@ type flow struct {
 	cause    error      // why it was closed from outside
 	over     bool
 	switched bool // from HTTP to another protocol
+	byName   bool // the upstream proxy got the name, and knows the address
 }
 
 func (fs *flows) begin(to egress.Destination) *flow {
@@ -100,6 +101,13 @@ func (f *flow) dialled(a netip.AddrPort) {
 	f.all.mu.Lock()
 	defer f.all.mu.Unlock()
 	f.addr, f.info.Address = a.Addr(), a.String()
+}
+
+// leftToProxy notes that the upstream proxy resolves the name.
+func (f *flow) leftToProxy() {
+	f.all.mu.Lock()
+	defer f.all.mu.Unlock()
+	f.byName = true
 }
 
 // switchProtocol notes that no more requests follow, but another protocol.

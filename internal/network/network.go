@@ -261,6 +261,9 @@ func (s *ruleset) allows(f *flow) error {
 	if d.Allowed && f.addr.IsValid() {
 		d = s.dialable(f.to, f.addr)
 	}
+	if why := s.rules.MustResolve(f.to); d.Allowed && f.byName && why != "" {
+		return errors.New("its address is known to the upstream proxy only, and " + why)
+	}
 	if !d.Allowed {
 		return errors.New(d.Why)
 	}
@@ -487,6 +490,7 @@ func (d *dialler) dial(ctx context.Context) (net.Conn, error) {
 		return nil, errors.New(why)
 	}
 	if set.byName(d.to) {
+		d.flow.leftToProxy()
 		return set.way.Dial(ctx, net.JoinHostPort(d.to.Host, strconv.Itoa(int(d.to.Port))))
 	}
 	addrs := []netip.Addr{d.to.Addr}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -157,6 +158,59 @@ func TestUpstreamAddresses(t *testing.T) {
 	}
 }
 
+// TestUpstreamRulesChange checks that a connection whose address only the proxy knows ends when its address
+// begins to matter, and no sooner.
+func TestUpstreamRulesChange(t *testing.T) {
+	port := echoServer(t)
+	for name, e := range map[string]sandpit.Egress{
+		"addresses are denied":      {Allow: []string{"good.test"}, Deny: []string{"10.0.0.0/8"}},
+		"only a preset is left":     {Preset: sandpit.EgressPublic},
+		"nothing allows it anymore": {Allow: []string{"other.test"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := through(t, upstreamtest.Start(t, "http"), engine.Terms{Egress: sandpit.Egress{Allow: []string{"good.test"}}}, "")
+			conn := in.must(fmt.Sprintf("good.test:%d", port))
+			if err := in.net.Set(engine.Terms{Egress: sandpit.Egress{Allow: []string{"good.test", "other.test"}, Deny: []string{"third.test"}}}); err != nil {
+				t.Fatal(err)
+			}
+			hello := make([]byte, 5)
+			if _, err := io.WriteString(conn, "hello"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(conn, hello); err != nil {
+				t.Fatal(err)
+			}
+			if err := in.net.Set(engine.Terms{Egress: e}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := conn.Read(hello); err == nil || isTimeout(err) {
+				t.Errorf("it goes on: %v", err)
+			}
+		})
+	}
+}
+
+// TestUpstreamNameServers checks that the operator's name servers are asked for sandboxes that name none.
+func TestUpstreamNameServers(t *testing.T) {
+	port := echoServer(t)
+	answer := func(string, int) []string { return []string{"127.0.0.1"} }
+	operators, own := serveNamesOutside(t, answer), serveNamesOutside(t, answer)
+	way, err := upstream.New(upstream.Settings{DNS: []netip.AddrPort{netip.MustParseAddrPort(operators.addr)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := sandpit.Egress{Allow: []string{"good.test", "127.0.0.1"}}
+	joinBy(t, engine.Terms{Egress: e}, way).must(fmt.Sprintf("good.test:%d", port))
+	if operators.questions()["A good.test"] == 0 {
+		t.Error("the operator's name server was not asked")
+	}
+	e.Allow, e.DNS = []string{"other.test", "127.0.0.1"}, []string{own.addr}
+	joinBy(t, engine.Terms{Egress: e}, way).must(fmt.Sprintf("other.test:%d", port))
+	if operators.questions()["A other.test"] != 0 || own.questions()["A other.test"] == 0 {
+		t.Error("the sandbox's own name server was not asked alone")
+	}
+}
+
 // TestUpstreamCarriesTCP checks that rules about what a proxy does not carry are refused by name,
 // except for hosts that are reached directly.
 func TestUpstreamCarriesTCP(t *testing.T) {
@@ -166,7 +220,7 @@ func TestUpstreamCarriesTCP(t *testing.T) {
 	}
 	h := Here{Way: way}
 	for rule, ok := range map[string]bool{
-		"udp:good.test:53": false, "udp:203.0.113.0/24": false, "udp:*.good.test": false, "good.test": true,
+		"udp:good.test:53": false, "udp:203.0.113.0/24": false, "udp:*.good.test": false, "ping:good.test": false, "good.test": true,
 		"udp:inner.test": true, "udp:*.inner.test:53": true, "udp:198.51.100.7": true,
 	} {
 		_, _, err := h.Beyond(sandpit.Egress{Allow: []string{rule}}, nil, nil)

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/secret"
@@ -37,6 +39,10 @@ logs-per-namespace: 2g
 audit-size: 40g
 audit-time: 720h
 hosts: [sandpit.example]
+upstream-proxy: http://u:p@proxy.example:3128
+no-proxy: [.corp.example, 10.0.0.0/8]
+ca-bundle: ca.pem
+dns: [10.0.0.53, "[2001:db8::53]:5353"]
 services: [{name: own, hosts: [api.example.com], variables: [OWN_KEY], prefix: own_, header: X-Key, query: true}]
 `
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -49,13 +55,15 @@ services: [{name: own, hosts: [api.example.com], variables: [OWN_KEY], prefix: o
 		},
 		Cert: filepath.Join(dir, "server.pem"), Key: "/etc/ssl/server.key", PolicyFile: filepath.Join(dir, "policy.yaml"),
 		Memory: 64 << 30, CPUs: 1.5, Sandboxes: 500, Connections: 100, ConnectionsPerAddress: 10, IdleExit: 10 * time.Minute, Logs: 20 << 30, LogsPerNamespace: 2 << 30, AuditSize: 40 << 30, AuditTime: 720 * time.Hour, Hosts: []string{"sandpit.example"},
+		Upstream: server.Upstream{Proxy: "http://u:p@proxy.example:3128", NoProxy: ".corp.example,10.0.0.0/8", CABundle: filepath.Join(dir, "ca.pem")},
+		DNS:      []netip.AddrPort{netip.MustParseAddrPort("10.0.0.53:53"), netip.MustParseAddrPort("[2001:db8::53]:5353")},
 		Services: []secret.Service{{Name: "own", Hosts: []string{"api.example.com"}, Variables: []string{"OWN_KEY"}, Prefix: "own_", Header: "X-Key", Query: true}},
 	}
 	got, err := server.ReadSettings(file, true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.AddrPort{})); diff != "" {
 		t.Error(diff)
 	}
 	missing := filepath.Join(dir, "none")
@@ -93,6 +101,7 @@ listen: ["unix:/run/a.sock", "/run/b.sock"]
 func TestBrokenSettings(t *testing.T) {
 	for text, want := range map[string]string{
 		"sandboxes: 5\n8: x\n":              `server.yaml:2: unknown field "8"`,
+		"dns: [ns.example]\n":               `server.yaml:1: dns[0]: name server "ns.example": write ADDRESS`,
 		"sandboxes: 1.5\n":                  "server.yaml:1: sandboxes: it must be a whole number",
 		"domain:\n":                         "server.yaml:1: domain: it has no value",
 		"listen: [~]\n":                     "server.yaml:1: listen[0]: it has no value",

@@ -139,22 +139,22 @@ func defaultPorts() map[string]string {
 	return map[string]string{"http": "80", "https": "443", "socks5": "1080"} // as net/http has them
 }
 
-// HasPassword reports whether a proxy's address has one.
-func HasPassword(proxy string) bool {
-	u, err := url.Parse(proxy)
-	if err != nil || u.User == nil {
-		return false
-	}
-	_, has := u.User.Password()
-	return has
-}
-
 // Settings returns those that the Way was made from.
 func (w *Way) Settings() Settings {
 	if w == nil {
 		return Settings{}
 	}
 	return w.settings
+}
+
+// Shown returns the address of the proxy without user and password, for people; "": none.
+func (w *Way) Shown() string {
+	if w == nil || w.proxy == nil {
+		return ""
+	}
+	shown := *w.proxy
+	shown.User = nil
+	return shown.String()
 }
 
 // Roots returns the certificates to trust; nil: those of this machine.

@@ -80,7 +80,9 @@ func (a *tree) completeFlags(cmd *cobra.Command) {
 			complete = a.completeSecrets(-1)
 		case "from":
 			complete = cobra.FixedCompletions([]string{"env:", "file:", "cmd:"}, cobra.ShellCompDirectiveNoSpace)
-		case "env-file", "mount", "volume", "config":
+		case "upstream-proxy":
+			complete = cobra.FixedCompletions([]string{"http://", "https://", "socks5://"}, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace)
+		case "env-file", "mount", "volume", "config", "ca-bundle":
 			return // files, as the shell has them
 		}
 		_ = cmd.RegisterFlagCompletionFunc(f.Name, complete)

@@ -18,6 +18,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/notation"
+	"github.com/sandpit-dev/sandpit/internal/upstream"
 )
 
 const doctorLong = `Check what this machine can enforce for this user, what it can't, why, and how to fix it.
@@ -56,7 +57,9 @@ type diagnosis struct {
 	Drivers   []driverFinding `json:"drivers"`
 	Home      homeFinding     `json:"home"`
 	Config    []configFinding `json:"config"`
-	Server    string          `json:"server,omitempty"`  // where other commands work, and who says so
+	Server    string          `json:"server,omitempty"`         // where other commands work, and who says so
+	Proxy     string          `json:"upstream_proxy,omitempty"` // without its password
+	CABundle  string          `json:"ca_bundle,omitempty"`
 	Unknown   []string        `json:"unknown_variables"` // SANDPIT_* that nothing reads
 	Problem   string          `json:"problem,omitempty"` // with the configuration
 	Fix       string          `json:"fix,omitempty"`
@@ -100,6 +103,12 @@ func (a *tree) diagnose(ctx context.Context) diagnosis {
 	if err := o.Configure(a.Config()); err != nil {
 		d.Problem, d.Fix = err.Error(), sandpit.Hint(err)
 	}
+	if d.Problem == "" {
+		var err error
+		if d.Proxy, d.CABundle, err = examineUpstream(o); err != nil {
+			d.Problem, d.Fix = err.Error(), sandpit.Hint(err)
+		}
+	}
 	if address, _ := o.Server(); address != "" {
 		d.Server = o.ServerText()
 	}
@@ -132,6 +141,20 @@ func (a *tree) diagnose(ctx context.Context) diagnosis {
 	d.onlyRuns = d.Home.Problem != "" && o.OnlyRuns()
 	d.Available = d.Available && (d.Home.Problem == "" || d.onlyRuns) && d.Problem == ""
 	return d
+}
+
+// examineUpstream returns the proxy and the file of certificates that are configured, if they are valid.
+func examineUpstream(o *cli.Options) (proxy, bundle string, err error) {
+	u, err := o.Upstream()
+	if err != nil {
+		return "", "", err
+	}
+	roots, err := upstream.ReadRoots(u.CABundle)
+	if err != nil {
+		return "", "", err
+	}
+	way, err := upstream.New(upstream.Settings{Proxy: u.Proxy, NoProxy: u.NoProxy, Roots: roots})
+	return way.Shown(), u.CABundle, err
 }
 
 func probe(ctx context.Context, d driver.Driver) driver.Capabilities {
@@ -241,6 +264,12 @@ func (d diagnosis) text() string {
 			state = "read"
 		}
 		line("configuration", c.File+" ("+state+")")
+	}
+	if d.Proxy != "" {
+		line("upstream proxy", d.Proxy)
+	}
+	if d.CABundle != "" {
+		line("CA bundle", d.CABundle)
 	}
 	if d.Server != "" {
 		line("server", d.Server+": other commands work there, and this one is about this machine")
