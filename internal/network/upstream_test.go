@@ -173,8 +173,8 @@ func TestUpstreamRulesChange(t *testing.T) {
 			if err := in.net.Set(engine.Terms{Egress: sandpit.Egress{Allow: []string{"good.test", "other.test"}, Deny: []string{"third.test"}}}); err != nil {
 				t.Fatal(err)
 			}
-			hello := make([]byte, 5)
-			if _, err := io.WriteString(conn, "hello"); err != nil {
+			hello := make([]byte, 6)
+			if _, err := io.WriteString(conn, "hello\n"); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := io.ReadFull(conn, hello); err != nil {
