@@ -102,15 +102,15 @@ func trusting(root image.Rootfs, imageEnv []string, certificates []byte) (files 
 	file(trustFile, bundle)
 
 	added := certificatesIn(certificates)
-	java := javaStore(nil, certificatesIn(bundle))
+	var java []byte
 	for _, name := range javaTrustStores {
-		old := []byte(findFile(layersOf(root, name)))
-		if isJavaStore(old) {
-			java = javaStore(old, added)
-		}
-		if len(old) > 0 {
+		if old := []byte(findFile(layersOf(root, name))); len(old) > 0 {
+			java = javaStore(old, added, bundle)
 			file(name, java)
 		}
+	}
+	if java == nil {
+		java = javaStore(nil, added, bundle)
 	}
 	file(javaTrustFile, java)
 

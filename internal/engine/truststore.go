@@ -34,13 +34,16 @@ var javaHeader = []byte{0xfe, 0xed, 0xfe, 0xed, 0, 0, 0, 2}
 // javaDigest is the size of what ends a store: a digest, which programs without a password skip.
 const javaDigest = sha1.Size
 
-// javaStore returns a store of certificates of Java with those of an old store, if that has the
-// format, and others. The password of its digest is the usual one, "changeit".
-func javaStore(old []byte, certificates [][]byte) []byte {
+// javaStore returns a store of certificates of Java with those of an old store and others; if the
+// old one does not have the format, with all of a bundle in PEM. The password of its digest is the
+// usual one, "changeit".
+func javaStore(old []byte, certificates [][]byte, bundle []byte) []byte {
 	count, entries := 0, []byte(nil)
-	if isJavaStore(old) {
+	if bytes.HasPrefix(old, javaHeader) && len(old) >= len(javaHeader)+4+javaDigest {
 		count = int(binary.BigEndian.Uint32(old[len(javaHeader):]))
 		entries = old[len(javaHeader)+4 : len(old)-javaDigest]
+	} else {
+		certificates = certificatesIn(bundle)
 	}
 	store := binary.BigEndian.AppendUint32(bytes.Clone(javaHeader), uint32(count+len(certificates))) //nolint:gosec // a file has few
 	store = append(store, entries...)
@@ -59,11 +62,6 @@ func javaStore(old []byte, certificates [][]byte) []byte {
 	digest.Write([]byte("Mighty Aphrodite"))
 	digest.Write(store)
 	return digest.Sum(store)
-}
-
-// isJavaStore reports whether a file begins like a store of certificates of Java.
-func isJavaStore(file []byte) bool {
-	return bytes.HasPrefix(file, javaHeader) && len(file) >= len(javaHeader)+4+javaDigest
 }
 
 func appendJavaString(b []byte, s string) []byte {

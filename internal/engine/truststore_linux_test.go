@@ -66,19 +66,20 @@ func TestSubjectHashIsOpenSSLs(t *testing.T) {
 func TestJavaStores(t *testing.T) {
 	if _, err := exec.LookPath("keytool"); err != nil {
 		t.Log("no keytool: only the size of a store is checked")
-		if n := len(javaStore(nil, nil)); n != len(javaHeader)+4+javaDigest {
+		if n := len(javaStore(nil, nil, nil)); n != len(javaHeader)+4+javaDigest {
 			t.Errorf("an empty store has %d bytes", n)
 		}
 		return
 	}
 	old := newRoot(t, pkix.Name{CommonName: "The image's"})
-	first := javaStore(nil, certificatesIn(old))
-	second := javaStore(imported(t, old), certificatesIn(newRoot(t, pkix.Name{CommonName: "Ours"})))
-	third := javaStore([]byte("not a store"), certificatesIn(newRoot(t, pkix.Name{CommonName: "Ours"})))
+	ours := newRoot(t, pkix.Name{CommonName: "Ours"})
+	first := javaStore(nil, nil, old)
+	second := javaStore(imported(t, old), certificatesIn(ours), nil)
+	third := javaStore([]byte("not a store"), certificatesIn(ours), slices.Concat(old, ours))
 	for _, c := range []struct {
 		store []byte
 		want  []string
-	}{{first, []string{"CN=The image's"}}, {second, []string{"CN=The image's", "CN=Ours"}}, {third, []string{"CN=Ours"}}} {
+	}{{first, []string{"CN=The image's"}}, {second, []string{"CN=The image's", "CN=Ours"}}, {third, []string{"CN=The image's", "CN=Ours"}}} {
 		name := filepath.Join(t.TempDir(), "store")
 		if err := os.WriteFile(name, c.store, 0o600); err != nil {
 			t.Fatal(err)
@@ -118,7 +119,7 @@ func imported(t *testing.T, text []byte) []byte {
 func TestTrustedByDistribution(t *testing.T) {
 	theirs, ours := newRoot(t, pkix.Name{CommonName: "Theirs"}), newRoot(t, pkix.Name{CommonName: "Ours"})
 	hash, _ := subjectHash(certificatesIn(ours)[0])
-	java := string(javaStore(nil, certificatesIn(theirs)))
+	java := string(javaStore(nil, nil, theirs))
 	for name, c := range map[string]struct {
 		files, links map[string]string
 		dirs         []string
