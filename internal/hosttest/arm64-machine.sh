@@ -12,6 +12,7 @@ mount -t tmpfs tmp /tmp
 mount -t cgroup2 cgroup /sys/fs/cgroup
 mount -t securityfs security /sys/kernel/security
 busybox insmod /overlay.ko
+busybox insmod /tun.ko
 busybox ip link set lo up
 stty -F /dev/ttyAMA0 raw -echo
 exec >/dev/ttyAMA0 2>&1 </dev/null

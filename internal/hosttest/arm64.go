@@ -31,11 +31,12 @@ var armPackages = "linux-image-cloud-arm64,busybox-static,dash,bash,coreutils,ut
 	"hostname,login,passwd,base-files,base-passwd,debianutils,ncurses-base,python3-minimal,libpython3-stdlib"
 
 // What is kept of the packages: programs and libraries, and of the kernel's
-// modules the one that sandboxes need.
+// modules those that sandboxes need.
 const armTrim = `set -eu
 cd "$1"
 cp boot/vmlinuz-* "$2/vmlinuz"
 xz -dc usr/lib/modules/*/kernel/fs/overlayfs/overlay.ko.xz >overlay.ko
+xz -dc usr/lib/modules/*/kernel/drivers/net/tun.ko.xz >tun.ko
 rm -rf boot usr/lib/modules var/lib/dpkg var/cache usr/share/doc usr/share/man usr/share/locale
 cp usr/share/base-passwd/passwd.master etc/passwd
 cp usr/share/base-passwd/group.master etc/group
