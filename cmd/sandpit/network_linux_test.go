@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -112,5 +113,27 @@ func TestNetworkProcessIsKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		testkit.Until(t, "the next server's network works", func() bool { return loads(adopted) })
+	}
+}
+
+// In a container that was given no /dev/net/tun, egress is refused by name, and the hint says how to
+// give it one. All else works.
+func TestEgressWithoutDevice(t *testing.T) {
+	needSandboxes(t)
+	testkit.NeedRoot(t, "to hide a device")
+	home, program := dataDir(t), filepath.Join(binDir(t), "sandpit")
+	hidden := func(args ...string) (string, error) {
+		cmd := exec.Command("unshare", append([]string{"--mount", "sh", "-c", `mount -t tmpfs none /dev/net && exec "$0" "$@"`, program}, args...)...)
+		cmd.Env = append(os.Environ(), "SANDPIT_HOME="+home)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	const want = "sandpit: reaching the network: /dev/net/tun can't be used: no such file or directory\n" +
+		"hint: load the module (modprobe tun); in a container, pass the device on (--device /dev/net/tun)\n"
+	if out, err := hidden("run", "--allow", "good.test", "--", "true"); err == nil || out != want {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if out, err := hidden("run", "--", "echo", "works"); err != nil || out != "works\n" {
+		t.Errorf("without egress: %v\n%s", err, out)
 	}
 }
