@@ -78,7 +78,7 @@ func serve(ctx context.Context, app *cli.App, opt cli.ServeOptions) error {
 		Home: opt.Home, Settings: settings,
 		Driver: newDriver(opt.Home), Images: openImages(opt.Home), Version: version,
 		Background: opt.Background, RemoveOrphans: opt.RemoveOrphans, Lookup: app.Lookup, Reload: opt.Reload,
-		Network: networks, Roots: way.Roots(),
+		Network: networks, Way: way,
 		Acquire: image.AcquireOptions{Proxy: settings.Upstream.Proxy, NoProxy: settings.Upstream.NoProxy, CABundle: settings.Upstream.CABundle},
 		Say:     func(text string) { app.Note("%s", text) },
 		Log:     log,

@@ -10,6 +10,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -22,12 +23,15 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/secret"
+	"github.com/sandpit-dev/sandpit/internal/upstream"
 )
 
 // App is an application that is registered at a provider.
 type App struct {
 	secret.OAuth
 	ClientSecret string // "": it has none
+
+	Way *upstream.Way // to the provider; nil: direct, or by the environment's proxy
 }
 
 // Tokens are what a provider gives.
@@ -55,9 +59,10 @@ func (a *App) config() *oauth2.Config {
 
 // bounded has requests to a provider sent by a client that waits a while, and follows no redirect: that would
 // send a token elsewhere.
-func bounded(ctx context.Context) context.Context {
+func (a *App) bounded(ctx context.Context) context.Context {
 	return context.WithValue(ctx, oauth2.HTTPClient, &http.Client{
 		Timeout:       answerTime,
+		Transport:     &http.Transport{Proxy: a.Way.For, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: a.Way.Roots()}, DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	})
 }
@@ -115,7 +120,7 @@ func withoutURL(err error) error {
 // Renew gets new tokens for a refresh token. Errors match sandpit.ErrForbidden if only another login helps, else
 // sandpit.ErrUnavailable.
 func (a *App) Renew(ctx context.Context, refreshToken string) (Tokens, error) {
-	return tokens(a.config().TokenSource(bounded(ctx), &oauth2.Token{RefreshToken: refreshToken}).Token())
+	return tokens(a.config().TokenSource(a.bounded(ctx), &oauth2.Token{RefreshToken: refreshToken}).Token())
 }
 
 // Device logs in by a code that the user enters in a browser elsewhere: show tells where, and which.
@@ -124,12 +129,12 @@ func (a *App) Device(ctx context.Context, show func(uri, code string)) (Tokens, 
 	defer cancel()
 	c := a.config()
 	verifier := oauth2.GenerateVerifier()
-	d, err := c.DeviceAuth(bounded(ctx), oauth2.S256ChallengeOption(verifier))
+	d, err := c.DeviceAuth(a.bounded(ctx), oauth2.S256ChallengeOption(verifier))
 	if err != nil {
 		return Tokens{}, failed(err)
 	}
 	show(d.VerificationURI, d.UserCode)
-	t, err := tokens(c.DeviceAccessToken(bounded(ctx), d, oauth2.VerifierOption(verifier)))
+	t, err := tokens(c.DeviceAccessToken(a.bounded(ctx), d, oauth2.VerifierOption(verifier)))
 	if ctx.Err() != nil {
 		return Tokens{}, noLogin(ctx)
 	}
@@ -173,7 +178,7 @@ func (a *App) Browser(ctx context.Context, show func(url string)) (Tokens, error
 		if r.failed != "" {
 			return Tokens{}, failed(&oauth2.RetrieveError{ErrorCode: r.failed})
 		}
-		return tokens(c.Exchange(bounded(ctx), r.code, oauth2.VerifierOption(verifier)))
+		return tokens(c.Exchange(a.bounded(ctx), r.code, oauth2.VerifierOption(verifier)))
 	}
 }
 

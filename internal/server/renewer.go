@@ -16,6 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/oauth"
 	"github.com/sandpit-dev/sandpit/internal/secret"
 	"github.com/sandpit-dev/sandpit/internal/state"
+	"github.com/sandpit-dev/sandpit/internal/upstream"
 )
 
 const (
@@ -36,6 +37,7 @@ type renewer struct {
 	engine   *engine.Engine // set before it is used
 	journal  *audit.Log
 	log      *slog.Logger
+	way      *upstream.Way // to providers
 
 	wake   chan struct{} // a login is new
 	places chan struct{} // of those that run
@@ -56,7 +58,7 @@ type renews struct {
 
 func newRenewer(s *server) *renewer {
 	r := &renewer{
-		store: s.state, services: s.services, journal: s.journal, log: s.opt.Log,
+		store: s.state, services: s.services, journal: s.journal, log: s.opt.Log, way: s.opt.Way,
 		wake: make(chan struct{}, 1), places: make(chan struct{}, renewsMost), runs: map[string]*renews{},
 	}
 	r.ctx, r.end = context.WithCancel(context.Background())
@@ -238,7 +240,7 @@ func (r *renewer) fromProvider(ctx context.Context, x secret.Secret) (oauth.Toke
 	if service.OAuth == nil {
 		return oauth.Tokens{}, noLogin(x.Service)
 	}
-	app := oauth.App{OAuth: *service.OAuth, ClientSecret: x.Grant.ClientSecret}
+	app := oauth.App{OAuth: *service.OAuth, ClientSecret: x.Grant.ClientSecret, Way: r.way}
 	if x.Grant.ClientID != "" {
 		app.ClientID = x.Grant.ClientID
 	}

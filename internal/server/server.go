@@ -30,7 +30,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -63,6 +62,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/preview"
 	"github.com/sandpit-dev/sandpit/internal/secret"
 	"github.com/sandpit-dev/sandpit/internal/state"
+	"github.com/sandpit-dev/sandpit/internal/upstream"
 	"github.com/sandpit-dev/sandpit/internal/webhook"
 )
 
@@ -95,8 +95,9 @@ type Options struct {
 	// Network gives sandboxes egress; nil: none have any.
 	Network engine.Network
 
-	// Roots are trusted in receivers of webhooks; nil: those of this machine.
-	Roots *x509.CertPool
+	// Way is how the server reaches providers of logins, and which certificates it trusts there and in
+	// receivers of webhooks; nil: directly.
+	Way *upstream.Way
 
 	// Say shows the operator a message, once.
 	Say func(string)
@@ -268,7 +269,7 @@ func (s *server) startEngine(ctx context.Context) error {
 	opt.Settings.fillCapacity(machineMemory(), files)
 	s.conns = newConnections(opt.Settings, files, opt.Log)
 	book := ledger.New(ledger.Bounds{Total: opt.Settings.KeptMemory})
-	s.sender = webhook.NewSender(webhook.Options{Private: opt.Settings.PrivateWebhooks, TLS: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: opt.Roots}, Log: opt.Log, Memory: book})
+	s.sender = webhook.NewSender(webhook.Options{Private: opt.Settings.PrivateWebhooks, TLS: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: opt.Way.Roots()}, Log: opt.Log, Memory: book})
 	kept, err := s.state.Webhooks(ctx)
 	if err != nil {
 		return err

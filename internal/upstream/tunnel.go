@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"golang.org/x/net/proxy"
 )
@@ -39,6 +40,8 @@ func (w *Way) connect(conn net.Conn, address string) (net.Conn, error) {
 		return nil, errors.New("it wants a user and password; add them to upstream-proxy")
 	case response.StatusCode == http.StatusProxyAuthRequired:
 		return nil, errors.New("it refuses the user and password; correct them in upstream-proxy")
+	case response.StatusCode != http.StatusOK && !strings.HasSuffix(address, ":443"):
+		return nil, fmt.Errorf("it refuses the connection: %d %s; it may allow CONNECT to port 443 only", response.StatusCode, http.StatusText(response.StatusCode))
 	case response.StatusCode != http.StatusOK:
 		return nil, fmt.Errorf("it refuses the connection: %d %s", response.StatusCode, http.StatusText(response.StatusCode))
 	}

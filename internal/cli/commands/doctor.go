@@ -104,9 +104,11 @@ func (a *tree) diagnose(ctx context.Context) diagnosis {
 		d.Problem, d.Fix = err.Error(), sandpit.Hint(err)
 	}
 	if d.Problem == "" {
-		var err error
-		if d.Proxy, d.CABundle, err = examineUpstream(o); err != nil {
+		way, err := wayOf(o)
+		if err != nil {
 			d.Problem, d.Fix = err.Error(), sandpit.Hint(err)
+		} else if d.Proxy = way.Shown(); way.Roots() != nil {
+			d.CABundle = o.Flag("ca-bundle").Value.String()
 		}
 	}
 	if address, _ := o.Server(); address != "" {
@@ -143,18 +145,17 @@ func (a *tree) diagnose(ctx context.Context) diagnosis {
 	return d
 }
 
-// examineUpstream returns the proxy and the file of certificates that are configured, if they are valid.
-func examineUpstream(o *cli.Options) (proxy, bundle string, err error) {
+// wayOf returns how this program reaches the network.
+func wayOf(o *cli.Options) (*upstream.Way, error) {
 	u, err := o.Upstream()
 	if err != nil {
-		return "", "", err
+		return nil, err
 	}
 	roots, err := upstream.ReadRoots(u.CABundle)
 	if err != nil {
-		return "", "", err
+		return nil, err
 	}
-	way, err := upstream.New(upstream.Settings{Proxy: u.Proxy, NoProxy: u.NoProxy, Roots: roots})
-	return way.Shown(), u.CABundle, err
+	return upstream.New(upstream.Settings{Proxy: u.Proxy, NoProxy: u.NoProxy, Roots: roots})
 }
 
 func probe(ctx context.Context, d driver.Driver) driver.Capabilities {

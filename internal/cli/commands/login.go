@@ -52,6 +52,13 @@ server.yaml.`,
 		if err != nil {
 			return err
 		}
+		o := cli.NewOptions(a.Lookup)
+		if err := o.Configure(a.Config()); err != nil {
+			return err
+		}
+		if app.Way, err = wayOf(o); err != nil {
+			return err
+		}
 		grant := v1.Login{ClientID: client.is}
 		if clientSecret != "" {
 			if grant.ClientSecret, err = secret.Read(ctx, clientSecret, a.Environ, a.Stderr); err != nil {
