@@ -14,7 +14,7 @@ import (
 //	*.HOST, *.HOST:PORT  all names below HOST, but not HOST
 //	ADDRESS, CIDR        addresses; with a port, IPv6 is in brackets
 //	udp:RULE             the same for UDP; without it a rule is about TCP
-//	ping:RULE            the same for ICMP echo, to deny it: it can't be allowed
+//	ping:RULE            the same for ICMP echo, which has no ports
 //	METHOD:https://HOST/PATH*  requests over HTTPS; METHOD may be *
 //	SET                  package-registries, git-hosts or llm-apis
 //

@@ -20,7 +20,7 @@ func egressRoutes() []Route {
 		{
 			Method: http.MethodGet, Path: oneSandbox + "/egress/check", ID: "checkEgress", Tag: tag, Summary: "Check whether a sandbox may reach a destination, and by which rule",
 			Text:   "No name is resolved and nothing is sent. The addresses of an allowed name are checked only when it is connected to.",
-			Query:  []Param{{Name: "destination", Type: "string", Required: true, Doc: "HOST, HOST:PORT, or the same after udp:"}},
+			Query:  []Param{{Name: "destination", Type: "string", Required: true, Doc: "HOST, HOST:PORT, or the same after udp: or ping:"}},
 			Status: http.StatusOK, Out: v1.EgressDecision{}, handle: asJSON(checkEgress),
 		},
 		{

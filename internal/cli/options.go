@@ -210,7 +210,7 @@ func (o *Options) Sections() []Section {
 		}},
 		{"Network", []Entry{
 			{"egress", "", &o.egress, "what may be reached: none, registries, public, all or learn (default none)", false},
-			{"allow", "", &o.allow, "allow HOST, HOST:PORT, *.HOST, CIDR or a set, after udp: if it is not TCP; or METHOD:https://HOST/PATH*", false},
+			{"allow", "", &o.allow, "allow HOST, HOST:PORT, *.HOST, CIDR or a set, after udp: or ping: if it is not TCP; or METHOD:https://HOST/PATH*", false},
 			{"deny", "", &o.deny, "deny the same; wins over --allow and --egress", false},
 			{"resolve", "", &o.resolve, "use this address for a host; allows nothing by itself", false},
 			{"dns", "", &o.dns, "name server that Sandpit asks (default the machine's)", false},

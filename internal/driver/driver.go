@@ -149,6 +149,11 @@ type Linker interface {
 	// has no such interfaces, and sandpit.ErrExists if another file is open. It may be
 	// called while the sandbox runs, also in another process after Recover.
 	Link(ctx context.Context, l Link) (*os.File, error)
+
+	// AllowPing says whether programs may open ICMP sockets for echo requests, which they may not
+	// from the start. Sockets that are open stay. The error matches sandpit.ErrUnsupported
+	// if this machine does not let it be changed. Like Link, it may be called at any time.
+	AllowPing(ctx context.Context, allow bool) error
 }
 
 // Link describes a network interface. Every destination is routed to it.

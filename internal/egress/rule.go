@@ -55,7 +55,7 @@ func (h *HTTPRule) Matches(method, path string) bool {
 // httpsPort is the port of https (RFC 9110, section 4.2.2).
 const httpsPort = 443
 
-const ruleHint = "write HOST, HOST:PORT, *.HOST, ADDRESS, CIDR or a set, optionally after udp:, or METHOD:https://HOST/PATH*"
+const ruleHint = "write HOST, HOST:PORT, *.HOST, ADDRESS, CIDR or a set, optionally after udp: or ping:, or METHOD:https://HOST/PATH*"
 
 // ParseRule reads a rule, or the members of a set. Errors match sandpit.ErrInvalid.
 func ParseRule(text string) ([]Rule, error) {

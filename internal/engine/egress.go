@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -111,6 +112,12 @@ func (s *Sandbox) joinNetwork(ctx context.Context, e sandpit.Egress) error {
 	if !ok || s.engine.opts.Network == nil {
 		return errNoEgress(s.info.Driver)
 	}
+	// The engine that a sandbox is adopted from may have died while it changed this.
+	if ping := allowsPing(e); ping || s.linked {
+		if err := linker.AllowPing(ctx, ping); err != nil && (ping || !errors.Is(err, sandpit.ErrUnsupported)) {
+			return err
+		}
+	}
 	file, err := linker.Link(ctx, link())
 	if err != nil {
 		return err
@@ -137,6 +144,11 @@ func (s *Sandbox) joinNetwork(ctx context.Context, e sandpit.Egress) error {
 		return s.closedError()
 	}
 	return nil
+}
+
+// allowsPing reports whether a rule is about ICMP echo: the sets and presets are not.
+func allowsPing(e sandpit.Egress) bool {
+	return slices.ContainsFunc(e.Allow, func(rule string) bool { return strings.HasPrefix(rule, "ping:") })
 }
 
 // link describes the interface of every sandbox with egress.
@@ -334,7 +346,7 @@ func (s *Sandbox) changeEgress(ctx context.Context, e sandpit.Egress) error {
 		if errors.Is(err, sandpit.ErrUnavailable) {
 			s.saveLater() // what a disk that hangs has taken all the same is replaced
 		}
-	} else if err = s.enforceEgress(ctx, e); err != nil {
+	} else if err = s.enforceEgress(ctx, was.egress, e); err != nil {
 		s.mu.Lock()
 		s.egress = was.egress
 		s.mu.Unlock()
@@ -351,12 +363,23 @@ func (s *Sandbox) changeEgress(ctx context.Context, e sandpit.Egress) error {
 	return err
 }
 
-// enforceEgress puts rules in force.
-func (s *Sandbox) enforceEgress(ctx context.Context, e sandpit.Egress) error {
+// enforceEgress puts rules in force in place of others.
+func (s *Sandbox) enforceEgress(ctx context.Context, was, e sandpit.Egress) error {
 	if joined := s.joined(); joined != nil {
+		linker, ok := s.instance.(driver.Linker)
+		changes := ok && allowsPing(e) != allowsPing(was)
+		if changes {
+			if err := linker.AllowPing(ctx, allowsPing(e)); err != nil {
+				return err
+			}
+		}
 		s.joining.Lock()
 		defer s.joining.Unlock()
-		return joined.Set(ctx, s.terms(e))
+		err := joined.Set(ctx, s.terms(e))
+		if err != nil && changes {
+			_ = linker.AllowPing(context.WithoutCancel(ctx), allowsPing(was)) // else sockets that reach nothing
+		}
+		return err
 	}
 	if !e.Asked() {
 		return nil

@@ -290,6 +290,8 @@ func (d linking) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 
 func (i linkingInstance) Leave() {}
 
+func (i linkingInstance) AllowPing(context.Context, bool) error { return nil }
+
 func (i linkingInstance) Link(ctx context.Context, _ driver.Link) (*os.File, error) {
 	i.of.enter(ctx)
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)

@@ -66,10 +66,14 @@ func TestAttackF1DenyByDefault(t *testing.T) {
 	answered := syn(1000, netip.AddrPortFrom(gateway4, 99))
 	spoofed := packet4(netip.MustParseAddr("198.18.0.3"), gateway4, header.TCPProtocolNumber, answered[header.IPv4MinimumSize:])
 	for what, p := range map[string][]byte{
-		"echo": packet4(me4, gateway4, header.ICMPv4ProtocolNumber, echo4), "echo to another address": packet4(me4, netip.MustParseAddr("1.1.1.1"), header.ICMPv4ProtocolNumber, echo4),
+		"echo to the gateway": packet4(me4, gateway4, header.ICMPv4ProtocolNumber, echo4), "echo to another address": packet4(me4, netip.MustParseAddr("1.1.1.1"), header.ICMPv4ProtocolNumber, echo4),
 		"echo over IPv6":             packet6(me6, gateway6, header.ICMPv6ProtocolNumber, echo6),
 		"echo behind an extension":   packet6(me6, gateway6, 60, append([]byte{58, 0, 1, 4, 0, 0, 0, 0}, echo6...)),
 		"an unknown extension":       packet6(me6, gateway6, 60, []byte{200, 0, 0xc2, 4, 0, 0, 0, 0}),
+		"an echo reply":              packet4(me4, gateway4, header.ICMPv4ProtocolNumber, []byte{0, 0, 0xff, 0xff, 0, 0, 0, 0}),
+		"half an echo request":       packet4(me4, gateway4, header.ICMPv4ProtocolNumber, echo4[:7]),
+		"a large echo request":       packet4(me4, gateway4, header.ICMPv4ProtocolNumber, append(bytes.Clone(echo4), make([]byte, maxEcho+1)...)),
+		"a redirect":                 packet4(me4, gateway4, header.ICMPv4ProtocolNumber, []byte{5, 1, 0xfa, 0xfe, 0, 0, 0, 0}),
 		"a neighbour solicitation":   packet6(me6, gateway6, header.ICMPv6ProtocolNumber, append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, gateway6.AsSlice()...)),
 		"a listener query":           packet6(me6, netip.MustParseAddr("ff02::1"), header.ICMPv6ProtocolNumber, make([]byte, 24)),
 		"SCTP":                       packet4(me4, gateway4, 132, make([]byte, 32)),
@@ -91,6 +95,13 @@ func TestAttackF1DenyByDefault(t *testing.T) {
 		in.raw(answered) // with a reset
 		var got [][]byte
 		in.wait("an answer to what follows "+what, func() bool { got = append(got, in.packets()...); return len(got) > 0 })
+		if strings.HasPrefix(what, "echo ") && !strings.Contains(what, "extension") { // a reply would be what it asks for
+			in.wait("a reset", func() bool { got = append(got, in.packets()...); return len(got) > 1 })
+			if !isUnreachable(got[0]) {
+				t.Errorf("%s is answered with %x", what, got[0])
+			}
+			got = got[1:]
+		}
 		if len(got) != 1 || header.IPv4(got[0]).TransportProtocol() != header.TCPProtocolNumber {
 			t.Errorf("%s is answered: %x", what, got)
 		}

@@ -295,7 +295,7 @@ func TestIdleExchange(t *testing.T) {
 		ended := make(chan error, 1)
 		began := time.Now()
 		go func() {
-			ended <- n.exchange(in, n.take(in), out, n.flows.begin(egress.Destination{Protocol: egress.UDP, Host: "good.test", Port: 1}))
+			ended <- n.exchange(in, n.take(in), out, n.flows.begin(egress.Destination{Protocol: egress.UDP, Host: "good.test", Port: 1}), udpIdle)
 		}()
 		for range 3 {
 			time.Sleep(udpIdle - time.Second)

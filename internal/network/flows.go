@@ -76,7 +76,7 @@ type flow struct {
 func (fs *flows) begin(to egress.Destination) *flow {
 	f := &flow{all: fs, to: to, info: sandpit.Flow{Started: time.Now(), Open: true, Protocol: string(to.Protocol), Host: to.Host, Port: to.Port}}
 	if to.Host == "" && to.Addr.IsValid() {
-		f.info.Address = netip.AddrPortFrom(to.Addr, to.Port).String()
+		f.info.Address = addressText(netip.AddrPortFrom(to.Addr, to.Port))
 	}
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -100,7 +100,15 @@ func (f *flow) decide(d sandpit.EgressDecision) sandpit.EgressDecision {
 func (f *flow) dialled(a netip.AddrPort) {
 	f.all.mu.Lock()
 	defer f.all.mu.Unlock()
-	f.addr, f.info.Address = a.Addr(), a.String()
+	f.addr, f.info.Address = a.Addr(), addressText(a)
+}
+
+// addressText leaves out the port of what has none.
+func addressText(a netip.AddrPort) string {
+	if a.Port() == 0 {
+		return a.Addr().String()
+	}
+	return a.String()
 }
 
 // leftToProxy notes that the upstream proxy resolves the name.

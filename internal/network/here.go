@@ -1,6 +1,7 @@
 package network
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"os"
@@ -10,13 +11,13 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/authority"
 	"github.com/sandpit-dev/sandpit/internal/egress"
 	"github.com/sandpit-dev/sandpit/internal/engine"
-	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/upstream"
 )
 
 // Here gives sandboxes their networks in this process.
 type Here struct {
-	Way *upstream.Way // by which connections are made; nil: directly
+	Way   *upstream.Way // by which connections are made; nil: directly
+	Group int           // of the process that makes them; 0: that of this one
 }
 
 var _ engine.Network = Here{}
@@ -43,7 +44,7 @@ func (h Here) Authority(t engine.Terms) (ca, certificates []byte, err error) {
 
 // Beyond checks e. See engine.Network.
 func (h Here) Beyond(e sandpit.Egress, allowed, addresses []string) (part, what string, err error) {
-	if err := refusePing(e); err != nil {
+	if err := refusePing(e, cmp.Or(h.Group, os.Getegid())); err != nil {
 		return "", "", err
 	}
 	if err := h.refuseUncarried(e); err != nil {
@@ -58,16 +59,6 @@ func (h Here) Beyond(e sandpit.Egress, allowed, addresses []string) (part, what 
 		return "", "", err
 	}
 	return beyondOwn(e, allowed, addresses, own)
-}
-
-// refusePing refuses rules that allow ICMP echo: seccomp lets no sandbox send it.
-func refusePing(e sandpit.Egress) error {
-	for _, text := range e.Allow {
-		if rules, err := egress.ParseRule(text); err == nil && rules[0].Protocol == egress.Ping {
-			return sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "rule %q: a sandbox can't send ICMP echo requests", fault.Clip(text)), "omit it, and connect over TCP to see whether a host answers")
-		}
-	}
-	return nil
 }
 
 // beyondOwn is egress.Beyond for what names addresses of this machine. Presets, and public

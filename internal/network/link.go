@@ -174,7 +174,7 @@ func (l *link) Wait() { <-l.done }
 func (l *link) Close() { _ = l.file.Close() }
 
 // fromInside reports whether a packet is one that the sandbox has a reason to send: a whole one of
-// TCP or UDP, from its own address to a single host, without options and extension headers. The
+// TCP, UDP or ICMP, from its own address to a single host, without options and extension headers. The
 // stack would put fragments together, join groups, and answer echo requests and other sources.
 func fromInside(b []byte) bool {
 	var protocol tcpip.TransportProtocolNumber
@@ -197,7 +197,7 @@ func fromInside(b []byte) bool {
 	default:
 		return false
 	}
-	return (protocol == header.TCPProtocolNumber || protocol == header.UDPProtocolNumber) &&
+	return (protocol == header.TCPProtocolNumber || protocol == header.UDPProtocolNumber || protocol == header.ICMPv4ProtocolNumber && from.Is4() || protocol == header.ICMPv6ProtocolNumber && from.Is6()) &&
 		(from == netaddr.Inside4().Addr() || from == netaddr.Inside6().Addr()) &&
 		!to.IsUnspecified() && !to.IsLoopback() && !to.IsMulticast() && to != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }

@@ -66,6 +66,7 @@ type Network struct {
 
 	refusals *rate.Limiter // see unlessFlooded
 	waits    waits
+	pings    pings
 
 	once sync.Once // of Close
 
@@ -105,12 +106,13 @@ func newNetwork(file *os.File, t engine.Terms, way *upstream.Way, w waits) (*Net
 		file.Close()
 		return nil, err
 	}
-	l, err := newLink(file, fromInside)
+	n := &Network{names: newNames(), refusals: rate.NewLimiter(refusalRate, refusalRate), pings: newPings(), waits: w}
+	l, err := newLink(file, func(packet []byte) bool { return fromInside(packet) && !n.ping(packet) })
 	if err != nil {
 		file.Close()
 		return nil, err
 	}
-	n := &Network{link: l, names: newNames(), refusals: rate.NewLimiter(refusalRate, refusalRate), waits: w}
+	n.link = l
 	n.nameServer = newNameServer(n)
 	n.ctx, n.end = context.WithCancel(context.Background())
 	set.resolver.ctx = n.ctx
@@ -470,7 +472,7 @@ type dialler struct {
 	set     *ruleset                 // that the connection began with
 	to      egress.Destination
 	flow    *flow
-	network string // "tcp" or "udp"
+	network string // "tcp", "udp" or "ping"
 	proxied bool   // by requests to the proxy, of which each may have another host
 }
 
@@ -508,7 +510,7 @@ func (d *dialler) dial(ctx context.Context) (net.Conn, error) {
 			continue
 		}
 		// A silent address leaves time for the others.
-		conn, err := set.connect(ctx, d.network, d.to, a, dialTimeout/time.Duration(min(len(addrs)-i, 4)))
+		conn, err := d.connect(ctx, set, a, dialTimeout/time.Duration(min(len(addrs)-i, 4)))
 		if err == nil {
 			d.flow.dialled(netip.AddrPortFrom(a, d.to.Port))
 			return conn, nil
@@ -522,4 +524,12 @@ func (d *dialler) dial(ctx context.Context) (net.Conn, error) {
 		return nil, errors.New(denied.Why)
 	}
 	return nil, first
+}
+
+// connect connects to an address that was checked.
+func (d *dialler) connect(ctx context.Context, set *ruleset, a netip.Addr, timeout time.Duration) (net.Conn, error) {
+	if d.network == "ping" && set.direct(d.to, a) {
+		return dialEcho(a)
+	}
+	return set.connect(ctx, d.network, d.to, a, timeout)
 }

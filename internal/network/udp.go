@@ -65,7 +65,7 @@ func (n *Network) datagrams(r *udp.ForwarderRequest) bool {
 		}
 		defer out.Close()
 		if n.open(f, func() { in.Close(); out.Close() }) {
-			f.finish(n.exchange(in, up, out, f))
+			f.finish(n.exchange(in, up, out, f, udpIdle))
 		}
 	})
 	return true
@@ -96,27 +96,32 @@ func (n *Network) take(in net.Conn) *backlog {
 			if size, b.err = in.Read(buf[:]); b.err != nil {
 				return
 			}
-			if b.size.Load() >= maxWaitingBytes {
-				continue
-			}
-			select {
-			case b.waiting <- bytes.Clone(buf[:size]):
-				b.size.Add(int64(size))
-			default:
-			}
+			b.add(buf[:size])
 		}
 	})
 	return b
 }
 
-// exchange passes datagrams on in both directions until there are none for udpIdle.
-func (n *Network) exchange(in net.Conn, sent *backlog, out net.Conn, f *flow) error {
+// add adds a datagram, unless there are too many. One goroutine calls it.
+func (b *backlog) add(datagram []byte) {
+	if b.size.Load() >= maxWaitingBytes {
+		return
+	}
+	select {
+	case b.waiting <- bytes.Clone(datagram):
+		b.size.Add(int64(len(datagram)))
+	default:
+	}
+}
+
+// exchange passes datagrams on in both directions until there are none for so long.
+func (n *Network) exchange(in net.Conn, sent *backlog, out net.Conn, f *flow, idle time.Duration) error {
 	pass := func(to net.Conn, datagram []byte, up, down int) error {
 		f.moved(int64(up), int64(down))
 		if err := n.bounds.count(n.ctx, up, down); err != nil {
 			return err
 		}
-		until := time.Now().Add(udpIdle)
+		until := time.Now().Add(idle)
 		_ = in.SetReadDeadline(until)
 		_ = out.SetReadDeadline(until)
 		_, err := to.Write(datagram)

@@ -8,6 +8,7 @@ const (
 	sockStream, sockDgram              = 1, 2
 	sockTypeMask                       = 0xF // the rest of the type are flags
 	ipprotoTCP, ipprotoUDP             = 6, 17
+	ipprotoICMP, ipprotoICMPv6         = 1, 58
 	netlinkRoute                       = 0
 
 	// asm-generic/ioctls.h
@@ -59,26 +60,35 @@ func noBits(arg int, bits uint32, refused Action) decision {
 }
 
 // socket(family, type, protocol): local, IPv4 and IPv6 sockets for streams and
-// datagrams over TCP and UDP, and netlink to read addresses and routes, as C
+// datagrams over TCP, UDP and ICMP, and netlink to read addresses and routes, as C
 // libraries do. Creating any other loads kernel modules by itself: AF_ALG wrote
 // to the shared page cache (CVE-2026-31431), and SCTP, DCCP, MPTCP, L2TP, RDS,
 // TIPC have records of their own. Errors are those of a kernel built without,
 // which is what programs that try are ready for (Go tries MPTCP, su and useradd
 // try the audit netlink); raw sockets fail as without the capability.
+//
+// Datagrams of ICMP are echo requests, and nothing else (net/ipv4/ping.c). The filter is loaded
+// before it is known whether a rule of egress allows those. So it admits their sockets, which the
+// network namespace refuses by EACCES until its net.ipv4.ping_group_range, closed from the start,
+// is opened by the driver (driver.Linker). The kernel makes that check before anything else with
+// such a socket, and they load no module: the protocols are parts of IPv4 and IPv6.
 func socket() decision {
-	inet := choice{
-		arg: 1, mask: sockTypeMask,
-		cases: []oneOf{
-			{[]uint32{sockStream}, protocol(0, ipprotoTCP)},
-			{[]uint32{sockDgram}, protocol(0, ipprotoUDP)},
-		},
-		other: fail(ePERM),
+	inet := func(icmp uint32) decision {
+		return choice{
+			arg: 1, mask: sockTypeMask,
+			cases: []oneOf{
+				{[]uint32{sockStream}, protocol(0, ipprotoTCP)},
+				{[]uint32{sockDgram}, protocol(0, ipprotoUDP, icmp)},
+			},
+			other: fail(ePERM),
+		}
 	}
 	return choice{
 		arg: 0,
 		cases: []oneOf{
 			{[]uint32{afUnix}, Allow},
-			{[]uint32{afInet, afInet6}, inet},
+			{[]uint32{afInet}, inet(ipprotoICMP)},
+			{[]uint32{afInet6}, inet(ipprotoICMPv6)},
 			{[]uint32{afNetlink}, protocol(netlinkRoute)},
 		},
 		other: fail(eAFNOSUPPORT),

@@ -169,8 +169,10 @@ func calls() []call {
 		add("F1", fmt.Sprintf("DCCP %d", family), unix.SYS_SOCKET, unix.EPERM, family, unix.SOCK_DCCP, unix.IPPROTO_DCCP)
 		add("F1", fmt.Sprintf("UDP-Lite %d", family), unix.SYS_SOCKET, unix.EPROTONOSUPPORT, family, unix.SOCK_DGRAM, unix.IPPROTO_UDPLITE)
 		add("F1", fmt.Sprintf("L2TP %d", family), unix.SYS_SOCKET, unix.EPROTONOSUPPORT, family, unix.SOCK_DGRAM, unix.IPPROTO_L2TP)
-		add("F1", fmt.Sprintf("ping %d", family), unix.SYS_SOCKET, unix.EPROTONOSUPPORT, family, unix.SOCK_DGRAM, unix.IPPROTO_ICMP)
+		add("F1", fmt.Sprintf("ping stream %d", family), unix.SYS_SOCKET, unix.EPROTONOSUPPORT, family, unix.SOCK_STREAM, unix.IPPROTO_ICMP)
 	}
+	add("F1", "ping of the other family", unix.SYS_SOCKET, unix.EPROTONOSUPPORT, unix.AF_INET, unix.SOCK_DGRAM, unix.IPPROTO_ICMPV6)
+	add("F1", "ping of the other family, 6", unix.SYS_SOCKET, unix.EPROTONOSUPPORT, unix.AF_INET6, unix.SOCK_DGRAM, unix.IPPROTO_ICMP)
 	for _, proto := range []uintptr{unix.NETLINK_AUDIT, unix.NETLINK_NETFILTER, unix.NETLINK_XFRM, unix.NETLINK_GENERIC, unix.NETLINK_CRYPTO, unix.NETLINK_SOCK_DIAG, unix.NETLINK_KOBJECT_UEVENT} {
 		add("B1", fmt.Sprintf("netlink %d", proto), unix.SYS_SOCKET, unix.EPROTONOSUPPORT, unix.AF_NETLINK, unix.SOCK_RAW, proto)
 	}

@@ -71,7 +71,7 @@ type Spec struct {
 // Egress says what a sandbox may reach outside of itself.
 type Egress struct {
 	Preset  string        `json:"preset,omitempty" enum:"none,registries,public,all,learn" doc:"Default: none"`
-	Allow   []string      `json:"allow,omitempty" doc:"HOST, HOST:PORT, *.HOST, ADDRESS, CIDR or a set (package-registries, git-hosts, llm-apis), optionally after udp:, or METHOD:https://HOST/PATH*"`
+	Allow   []string      `json:"allow,omitempty" doc:"HOST, HOST:PORT, *.HOST, ADDRESS, CIDR or a set (package-registries, git-hosts, llm-apis), optionally after udp: or ping:, or METHOD:https://HOST/PATH*"`
 	Deny    []string      `json:"deny,omitempty" doc:"Rules that win over allow and preset"`
 	Resolve []string      `json:"resolve,omitempty" doc:"HOST:ADDRESS; allows nothing by itself"`
 	DNS     []string      `json:"dns,omitempty" doc:"Name servers of Sandpit's side, ADDRESS or ADDRESS:PORT. Default: the machine's"`

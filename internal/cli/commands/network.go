@@ -32,7 +32,7 @@ func (a *tree) networkCommand() *cobra.Command {
 no longer allowed end.
 
 A rule is HOST, HOST:PORT, *.HOST (all names below HOST), ADDRESS, CIDR or a set, optionally
-after udp:, or METHOD:https://HOST/PATH* for requests. The sets:
+after udp: or ping:, or METHOD:https://HOST/PATH* for requests. The sets:
 ` + sets.String(),
 	})
 	cmd.AddCommand(a.networkShow(), a.networkChange("allow"), a.networkChange("deny"), a.networkCheck(), a.networkLog())

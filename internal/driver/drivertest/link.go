@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"slices"
@@ -24,6 +25,7 @@ var linkProperties = []property{
 	{"Link is ErrUnsupported, and says what to do, without the feature", testLinkUnsupported},
 	{"Link makes an interface to which every destination leads", testLink},
 	{"Link returns the interface of the plan once, and attaches to it afterwards", testLinkOfPlan},
+	{"AllowPing opens ICMP sockets to the programs of every user, and closes them again", testAllowPing},
 	{"Link is ErrExists while the interface is open, and attaches to it again afterwards", testLinkAgain},
 	{"many Links at once: one has the interface", testLinkMany},
 	{"Link while programs run, and while the instance is frozen", testLinkRunning},
@@ -199,6 +201,38 @@ func testLinkOfPlan(t *testing.T, e *env) {
 		if got := shell(t, c, "cat /proc/net/dev | wc -l"); got != "4\n" {
 			t.Errorf("there are %s lines about interfaces", got)
 		}
+	}
+}
+
+func testAllowPing(t *testing.T, e *env) {
+	plan := e.plan(t)
+	plan.MultiUser = e.has(t, feature.Users)
+	inst := e.create(t, plan)
+	l, c := e.linker(t, inst), configured(t, inst)
+	const groups = "cat /proc/sys/net/ipv4/ping_group_range"
+	none := shell(t, c, groups)
+	for range 2 {
+		for range 2 { // which is a no-op
+			if err := l.AllowPing(t.Context(), true); errors.Is(err, sandpit.ErrUnsupported) && sandpit.Hint(err) != "" {
+				t.Skip("this machine does not let the driver change net.ipv4.ping_group_range")
+			} else if err != nil {
+				t.Fatalf("allowing: %v", err)
+			}
+		}
+		var low, high, group int
+		if _, err := fmt.Sscan(shell(t, c, groups+"; id -g"), &low, &high, &group); err != nil || low > group || high < group {
+			t.Errorf("allowed, the groups are %d to %d, without %d: %v", low, high, group, err)
+		}
+		if err := l.AllowPing(t.Context(), false); err != nil {
+			t.Fatalf("forbidding: %v", err)
+		}
+		if got := shell(t, c, groups); got != none {
+			t.Errorf("forbidden, the groups are %q", got)
+		}
+	}
+	e.destroy(t, inst)
+	if err := l.AllowPing(t.Context(), true); !errors.Is(err, sandpit.ErrClosed) {
+		t.Errorf("after Destroy: %v", err)
 	}
 }
 

@@ -47,11 +47,7 @@ func (i *instance) Link(ctx context.Context, l driver.Link) (*os.File, error) {
 	if fd := i.takeLink(l); fd >= 0 {
 		return os.NewFile(uintptr(fd), linkName), nil
 	}
-	doing := driver.Doing{Step: "link", PID: i.child.PID}
-	if i.group != nil {
-		doing.Cgroup = i.group.Name()
-	}
-	driver.ProgressOf(ctx).Enter(doing)
+	i.doing(ctx, "link")
 	dumpable, leave := processDumpable.enter()
 	defer leave()
 	fd, err := i.link(ctx, l, dumpable)
@@ -59,6 +55,15 @@ func (i *instance) Link(ctx context.Context, l driver.Link) (*os.File, error) {
 		return nil, fmt.Errorf("making the network interface of %s: %w", i.id, i.explainLink(err))
 	}
 	return os.NewFile(uintptr(fd), linkName), nil
+}
+
+// doing says which step begins.
+func (i *instance) doing(ctx context.Context, step string) {
+	doing := driver.Doing{Step: step, PID: i.child.PID}
+	if i.group != nil {
+		doing.Cgroup = i.group.Name()
+	}
+	driver.ProgressOf(ctx).Enter(doing)
 }
 
 // takeLink returns the interface that the builder has made, once, or -1.
@@ -78,23 +83,37 @@ func (i *instance) takeLink(l driver.Link) int {
 }
 
 func (i *instance) link(ctx context.Context, l driver.Link, dumpable bool) (int, error) {
+	fds, err := i.enter(ctx, func(sandbox, socket int) *sysprog.Program { return linkSteps(l, sandbox, socket, dumpable) })
+	if err != nil {
+		return -1, err
+	}
+	if len(fds) != 1 {
+		closeAll(fds)
+		return -1, fmt.Errorf("received %d descriptors, not one", len(fds))
+	}
+	return fds[0], nil
+}
+
+// enter runs steps in a child, which gets the sandbox's pidfd and a socket for its answer. It returns
+// the descriptors that come with that.
+func (i *instance) enter(ctx context.Context, steps func(sandbox, socket int) *sysprog.Program) ([]int, error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return -1, os.NewSyscallError("socketpair", err)
+		return nil, os.NewSyscallError("socketpair", err)
 	}
 	defer unix.Close(ends[0])
 	var p *sysprog.Program
 	var child sysprog.Child
 	raw, gone := i.pidfd.SyscallConn()
 	if gone == nil { // Destroy closes the pidfd
-		gone = raw.Control(func(sandbox uintptr) { p, child, err = i.forkLink(l, int(sandbox), ends[1], dumpable) })
+		gone = raw.Control(func(sandbox uintptr) { p, child, err = i.fork(steps, int(sandbox), ends[1]) })
 	}
 	unix.Close(ends[1])
 	if gone != nil {
-		return -1, unix.ESRCH
+		return nil, unix.ESRCH
 	}
 	if err != nil {
-		return -1, err
+		return nil, err
 	}
 	buf, oob := make([]byte, sysprog.ReportSize), make([]byte, unix.CmsgSpace(4*maxTrees))
 	n, oobn, err := hear(ctx, ends[0], buf, oob)
@@ -103,29 +122,27 @@ func (i *instance) link(ctx context.Context, l driver.Link, dumpable bool) (int,
 	}
 	reap(child.PID)
 	child.Release()
-	if err != nil {
-		closeAll(receivedFDs(oob[:oobn]))
-		return -1, err
-	}
-	if failed, ok := p.DecodeReport(buf[:n]); ok {
-		return -1, failed
-	}
 	fds := receivedFDs(oob[:oobn])
-	if len(fds) != 1 {
-		closeAll(fds)
-		return -1, fmt.Errorf("received %d descriptors, not one", len(fds))
+	if failed, ok := p.DecodeReport(buf[:n]); err == nil && ok {
+		err = failed
+	} else if err == nil && (n != 1 || buf[0] != goMessage) {
+		err = errors.New("the process that entered the sandbox ended without an answer")
 	}
-	return fds[0], nil
+	if err != nil {
+		closeAll(fds)
+		return nil, err
+	}
+	return fds, nil
 }
 
-// forkLink makes the child, which gets few descriptors.
-func (i *instance) forkLink(l driver.Link, sandbox, socket int, dumpable bool) (*sysprog.Program, sysprog.Child, error) {
+// fork makes the child, which gets few descriptors.
+func (i *instance) fork(steps func(sandbox, socket int) *sysprog.Program, sandbox, socket int) (*sysprog.Program, sysprog.Child, error) {
 	below, back, err := i.driver.reserved.lend([]*int{&sandbox, &socket})
 	if err != nil {
 		return nil, sysprog.Child{}, err
 	}
 	defer back()
-	p := linkSteps(l, sandbox, socket, dumpable)
+	p := steps(sandbox, socket)
 	child, err := p.Fork(sysprog.ForkOptions{Cgroup: -1, Report: socket, Below: below})
 	return p, child, err
 }
@@ -207,14 +224,20 @@ func (c *compiler) makeLink(l *driver.Link) sysprog.Arg {
 	return tun
 }
 
-// linkSteps makes the interface or attaches to it, and sends its descriptor over the socket.
-func linkSteps(l driver.Link, sandbox, socket int, dumpable bool) *sysprog.Program {
+// enterSteps begin a list of steps in the sandbox's user and network namespaces.
+func enterSteps(sandbox int, dumpable bool) *sysprog.Program {
 	p := new(sysprog.Program)
 	p.Grow(24)
 	p.Call(entering, unix.SYS_SETNS, sysprog.Int(sandbox), sysprog.Int(unix.CLONE_NEWUSER|unix.CLONE_NEWNET))
 	if dumpable {
 		p.Call("making the owner dumpable", unix.SYS_PRCTL, sysprog.Int(unix.PR_SET_DUMPABLE), sysprog.Int(1), sysprog.Int(0), sysprog.Int(0), sysprog.Int(0))
 	}
+	return p
+}
+
+// linkSteps makes the interface or attaches to it, and sends its descriptor over the socket.
+func linkSteps(l driver.Link, sandbox, socket int, dumpable bool) *sysprog.Program {
+	p := enterSteps(sandbox, dumpable)
 	tun := sysprog.From(openTUN(p).Result()) // as openTUN of compiler does
 	interfaceSteps(p, &l, tun)
 	control := controlMessage(1)

@@ -196,6 +196,9 @@ func (d *Driver) Examine(ctx context.Context) driver.Capabilities {
 		guest = "this program itself (built without an embedded guest, so it starts more slowly)"
 	}
 	fact("guest", guest)
+	if groups, err := os.ReadFile(pingGroups); err == nil {
+		fact("ping groups", strings.Join(strings.Fields(string(groups)), " to ")) // that may ping for sandboxes
+	}
 
 	if !tellsPeers() {
 		caps.Gaps = append(caps.Gaps, sandpit.Gap{
