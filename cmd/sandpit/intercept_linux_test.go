@@ -15,10 +15,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/sandpit-dev/sandpit/internal/image/imagetest"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
@@ -86,6 +88,17 @@ end
 			t.Errorf("%s: %v\n%s", c.script, err, out)
 		}
 	}
+	t.Run("Debian", func(t *testing.T) { // a real image, in which OpenSSL looks into the directory
+		testkit.NeedLong(t, "it unpacks an image")
+		if out, err := space.run(home, binDir(t), "images", "import", imagetest.Debian(t), "debian:test"); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		const script = `env -i /usr/bin/python3 -c 'import urllib.request as r; print(r.urlopen("https://good.test/ok/debian").read())'`
+		args := append(slices.Concat([]string{"run", "--image", "debian:test"}, flags[1:]), script)
+		if out, err := space.run(home, binDir(t), args...); err != nil || !strings.Contains(out, "reached /ok/debian") {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
 	if _, err := os.Stat("/etc/sandpit"); err == nil {
 		t.Error("/etc/sandpit is on the host")
 	}

@@ -123,7 +123,7 @@ func TestEgressWithoutDevice(t *testing.T) {
 	testkit.NeedRoot(t, "to hide a device")
 	home, program := dataDir(t), filepath.Join(binDir(t), "sandpit")
 	hidden := func(args ...string) (string, error) {
-		cmd := exec.Command("unshare", append([]string{"--mount", "sh", "-c", `mount -t tmpfs none /dev/net && exec "$0" "$@"`, program}, args...)...)
+		cmd := exec.Command("unshare", append([]string{"--mount", "sh", "-c", `{ [ ! -d /dev/net ] || mount -t tmpfs none /dev/net; } && exec "$0" "$@"`, program}, args...)...)
 		cmd.Env = append(os.Environ(), "SANDPIT_HOME="+home)
 		out, err := cmd.CombinedOutput()
 		return string(out), err
