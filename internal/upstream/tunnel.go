@@ -30,7 +30,7 @@ func (w *Way) connect(conn net.Conn, address string) (net.Conn, error) {
 	}
 	head := &io.LimitedReader{R: conn, N: maxHead}
 	r := bufio.NewReader(head)
-	response, err := http.ReadResponse(r, request)
+	response, err := http.ReadResponse(r, request) //nolint:bodyclose // the connection is closed, or it is the tunnel
 	switch {
 	case err != nil && head.N <= 0:
 		return nil, fmt.Errorf("its answer has more than %d bytes", maxHead)
@@ -40,9 +40,9 @@ func (w *Way) connect(conn net.Conn, address string) (net.Conn, error) {
 		return nil, errors.New("it wants a user and password; add them to upstream-proxy")
 	case response.StatusCode == http.StatusProxyAuthRequired:
 		return nil, errors.New("it refuses the user and password; correct them in upstream-proxy")
-	case response.StatusCode != http.StatusOK && !strings.HasSuffix(address, ":443"):
+	case response.StatusCode/100 != 2 && !strings.HasSuffix(address, ":443"):
 		return nil, fmt.Errorf("it refuses the connection: %d %s; it may allow CONNECT to port 443 only", response.StatusCode, http.StatusText(response.StatusCode))
-	case response.StatusCode != http.StatusOK:
+	case response.StatusCode/100 != 2:
 		return nil, fmt.Errorf("it refuses the connection: %d %s", response.StatusCode, http.StatusText(response.StatusCode))
 	}
 	if r.Buffered() == 0 {

@@ -2,6 +2,7 @@
 package upstreamtest
 
 import (
+	"context"
 	"crypto/tls"
 	"io"
 	"log"
@@ -14,7 +15,6 @@ import (
 	"testing"
 
 	"github.com/armon/go-socks5"
-	"golang.org/x/net/context"
 
 	"github.com/sandpit-dev/sandpit/internal/authority"
 )
