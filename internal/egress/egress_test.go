@@ -131,6 +131,7 @@ func TestBadEgress(t *testing.T) {
 	}
 }
 
+// The reason of a denial does not have the address: see Dialable.
 func TestDialable(t *testing.T) {
 	web := func(host string) Destination { return Destination{Protocol: TCP, Host: host, Port: 443} }
 	for _, c := range []struct {
@@ -163,6 +164,8 @@ func TestDialable(t *testing.T) {
 		for _, a := range strings.Fields(c.denied) {
 			if d := rules.Dialable(web(c.host), netip.MustParseAddr(a)); d.Allowed || d.Why == "" {
 				t.Errorf("%+v: %s may be dialled", c.egress, a)
+			} else if strings.Contains(d.Why, netip.MustParseAddr(a).Unmap().String()) {
+				t.Errorf("%+v: the reason names %s: %s", c.egress, a, d.Why)
 			}
 		}
 	}

@@ -330,21 +330,22 @@ func (r *Rules) Resolvable(name string) bool {
 
 // Dialable says whether an address may be dialled for an allowed destination. Who owns a name
 // chooses its addresses, so that it may not lead to this machine or a private network,
-// unless Resolve or a rule about addresses says so.
+// unless Resolve or a rule about addresses says so. The reasons do not name the address: the sandbox
+// reads them, and would learn addresses of private networks from names that only this side resolves.
 func (r *Rules) Dialable(d Destination, a netip.Addr) sandpit.EgressDecision {
 	a = a.Unmap()
 	byAddr := Destination{Protocol: d.Protocol, Addr: a, Port: d.Port}
 	if denied, yes := r.Denies(byAddr); yes {
-		denied.Why = "the address " + a.String() + " is " + denied.Why
+		denied.Why = "its address is " + denied.Why
 		return denied
 	}
 	switch {
 	case isResolver(byAddr) && !r.granted(d) && !r.Named(d, a):
-		return sandpit.EgressDecision{Why: "its address " + a.String() + " is denied: " + whyResolver}
+		return sandpit.EgressDecision{Why: "its address is denied: " + whyResolver}
 	case netaddr.IsPublic(a), r.Named(d, a), r.preset.private && netaddr.IsPrivate(a):
 		return sandpit.EgressDecision{Allowed: true}
 	}
-	return sandpit.EgressDecision{Why: "its address " + a.String() + " is not public, and no rule names it"}
+	return sandpit.EgressDecision{Why: "its address is not public, and no rule names it"}
 }
 
 // Named reports whether a rule about addresses, or Resolve, names an address for a destination.

@@ -120,9 +120,9 @@ func (r *resolver) notOwn(rules *egress.Rules, to egress.Destination, a netip.Ad
 	own, err := r.ownAddresses()
 	switch {
 	case err != nil:
-		return sandpit.EgressDecision{Why: "whether its address " + a.String() + " is this machine's own is not known: " + err.Error()}
+		return sandpit.EgressDecision{Why: "whether its address is this machine's own is not known: " + err.Error()}
 	case slices.Contains(own, a):
-		return sandpit.EgressDecision{Why: "its address " + a.String() + " is this machine's own, and no rule names it"}
+		return sandpit.EgressDecision{Why: "its address is this machine's own, and no rule names it"}
 	}
 	return sandpit.EgressDecision{Allowed: true}
 }
