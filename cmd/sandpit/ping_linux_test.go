@@ -16,13 +16,21 @@ import (
 
 // pinger sends one echo request to a name, by IPv4 or IPv6, and prints the data of the answer or the error.
 const pinger = `
-import socket, struct, sys
+import socket, struct, sys, time
 v6 = sys.argv[2] == "6"
 family = socket.AF_INET6 if v6 else socket.AF_INET
 try:
     s = socket.socket(family, socket.SOCK_DGRAM, 58 if v6 else socket.IPPROTO_ICMP)
     s.settimeout(60)
-    s.connect(socket.getaddrinfo(sys.argv[1], 0, family)[0][4])
+    to = socket.getaddrinfo(sys.argv[1], 0, family)[0][4]
+    for patience in range(600):
+        try:
+            s.connect(to)
+            break
+        except OSError as e:
+            if e.errno not in (99, 101): # the kernel takes a new IPv6 address into use a moment later
+                raise
+            time.sleep(0.1)
     m = struct.pack("!BBHHH", 128 if v6 else 8, 0, 0, 0, 7) + b"are you there"
     total = sum(struct.unpack("!%dH" % (len(m + b"0") // 2), m + b"\0")) # that of IPv6 is the kernel's
     total = (total >> 16) + (total & 0xffff)
