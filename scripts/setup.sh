@@ -34,6 +34,8 @@ openssl:openssl
 iodine:iodine
 vi:vim-tiny
 tmux:tmux
+dbus-daemon:dbus
+gnome-keyring-daemon:gnome-keyring
 chromium-headless-shell:chromium-headless-shell
 '
 # The administrator's programs are not on everyone's PATH.

@@ -234,8 +234,12 @@ const stuckTime = 10*time.Second + 6*partTime
 // answers; if the state is in use, it is of one that is about to end, whose
 // place it takes.
 func (s *server) openState(ctx context.Context) (err error) {
+	openWith := state.Open
+	if s.opt.Settings.SecretKey == KeyInKeyring {
+		openWith = state.OpenWithKeyring
+	}
 	for until := time.Now().Add(ending); ; {
-		s.state, err = state.Open(ctx, filepath.Join(s.opt.Home, stateDir))
+		s.state, err = openWith(ctx, filepath.Join(s.opt.Home, stateDir))
 		if !s.opt.Background || !errors.Is(err, state.ErrInUse) || time.Now().After(until) {
 			return err
 		}

@@ -103,6 +103,10 @@ type Settings struct {
 	// PrivateWebhooks allows webhooks to addresses that are not public.
 	PrivateWebhooks bool
 
+	// SecretKey says where the key is with which secrets are encrypted in the state: in a file of the data
+	// directory, or in the keyring of the server's user. "": KeyInFile.
+	SecretKey string
+
 	// Services are services for secrets, in addition to the built-in ones, or in place of those
 	// of the same name.
 	Services []secret.Service
@@ -117,6 +121,12 @@ type Upstream struct {
 	Proxy, NoProxy string
 	CABundle       string // file
 }
+
+// Values of Settings.SecretKey.
+const (
+	KeyInFile    = "file"
+	KeyInKeyring = "keyring"
+)
 
 // ConfiguredSecret is a secret of the server that stands in its settings.
 type ConfiguredSecret struct {
@@ -181,6 +191,7 @@ func readSettings(file string) (s Settings, err error) {
 		"logs":                    yamldoc.Parse(&s.Logs, notation.ParseSize),
 		"logs-per-namespace":      yamldoc.Parse(&s.LogsPerNamespace, notation.ParseSize),
 		"idle-exit":               yamldoc.Parse(&s.IdleExit, idleExit),
+		"secret-key":              yamldoc.Parse(&s.SecretKey, keyPlace),
 		"sync-audit":              yamldoc.Parse(&s.SyncAudit, yamldoc.Bool),
 		"audit-size":              yamldoc.Parse(&s.AuditSize, notation.ParseSize),
 		"audit-time":              yamldoc.Parse(&s.AuditTime, notation.ParseDuration),
@@ -309,6 +320,14 @@ func nameServer(text string) (netip.AddrPort, error) {
 		return netip.AddrPort{}, err
 	}
 	return servers[0], nil
+}
+
+// keyPlace checks a value of secret-key.
+func keyPlace(text string) (string, error) {
+	if text != KeyInFile && text != KeyInKeyring {
+		return "", errors.New("it must be " + KeyInFile + " or " + KeyInKeyring)
+	}
+	return text, nil
 }
 
 // readServices reads a list of services for secrets.

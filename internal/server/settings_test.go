@@ -100,9 +100,12 @@ listen: ["unix:/run/a.sock", "/run/b.sock"]
 // What is wrong is told with its line; nothing in the file is passed over.
 func TestBrokenSettings(t *testing.T) {
 	for text, want := range map[string]string{
-		"sandboxes: 5\n8: x\n":              `server.yaml:2: unknown field "8"`,
-		"dns: [ns.example]\n":               `server.yaml:1: dns[0]: name server "ns.example": write ADDRESS`,
-		"sandboxes: 1.5\n":                  "server.yaml:1: sandboxes: it must be a whole number",
+		"sandboxes: 5\n8: x\n": `server.yaml:2: unknown field "8"`,
+		"dns: [ns.example]\n":  `server.yaml:1: dns[0]: name server "ns.example": write ADDRESS`,
+		"sandboxes: 1.5\n":     "server.yaml:1: sandboxes: it must be a whole number",
+		"secret-key: tpm\n":    "server.yaml:1: secret-key: it must be file or keyring",
+		"services: [{name: a, hosts: [a.test], oauth: {token: \"http://a.test/\", device: \"https://a.test/\"}}]\n": "is not a URL for logins",
+		"services: [{name: a, hosts: [a.test], oauth: {token: \"https://a.test/\"}}]\n":                             "oauth lacks a URL",
 		"domain:\n":                         "server.yaml:1: domain: it has no value",
 		"listen: [~]\n":                     "server.yaml:1: listen[0]: it has no value",
 		"listen: [{address: }]\n":           "server.yaml:1: listen[0].address: it has no value",

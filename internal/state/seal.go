@@ -17,7 +17,7 @@ import (
 
 // A sealer encrypts secrets that must be readable later, so that a copy of the database
 // alone reveals none. The key is in a file beside it, with mode 0600: whoever can read the
-// directory as this user can read both.
+// directory as this user can read both. On request it is in the keyring of the user.
 type sealer struct {
 	aead    cipher.AEAD
 	derived []byte // a key for previews
@@ -25,13 +25,15 @@ type sealer struct {
 
 const sealKeyLen = 32 // AES-256
 
-// openSealer reads the key, or creates it.
-func openSealer(file string) (*sealer, error) {
-	key, err := os.ReadFile(file)
+// openSealer reads the key, or creates it, in the file or the keyring.
+func openSealer(file string, keyring bool) (*sealer, error) {
+	key, err := readKey(file, keyring)
 	if errors.Is(err, fs.ErrNotExist) {
 		key = make([]byte, sealKeyLen)
 		_, _ = rand.Read(key) // never fails
-		err = writeFile(file, key)
+		if err = writeFile(file, key); err == nil {
+			key, err = readKey(file, keyring)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the state's key: %w", err)

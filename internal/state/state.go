@@ -86,10 +86,17 @@ type Store struct {
 // It returns sandpit.ErrState if another server uses the directory or a newer version wrote
 // the state, and sandpit.ErrIntegrity if the database is damaged.
 func Open(ctx context.Context, dir string) (*Store, error) {
-	return open(ctx, dir, migrations())
+	return open(ctx, dir, migrations(), false)
 }
 
-func open(ctx context.Context, dir string, migrations []string) (_ *Store, err error) {
+// OpenWithKeyring is Open with the key of sealed values in the keyring of this user. Both move the key
+// to where it is wanted, so that a state can be opened either way. They return ErrUnavailable if the keyring
+// does not answer, or has not the key that it should have.
+func OpenWithKeyring(ctx context.Context, dir string) (*Store, error) {
+	return open(ctx, dir, migrations(), true)
+}
+
+func open(ctx context.Context, dir string, migrations []string, keyring bool) (_ *Store, err error) {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, fmt.Errorf("opening the state: %w", err)
 	}
@@ -102,7 +109,7 @@ func open(ctx context.Context, dir string, migrations []string) (_ *Store, err e
 	if err := s.prepare(ctx); err != nil {
 		return nil, err
 	}
-	if s.seal, err = openSealer(filepath.Join(dir, fileSeal)); err != nil {
+	if s.seal, err = openSealer(filepath.Join(dir, fileSeal), keyring); err != nil {
 		return nil, s.explain(err)
 	}
 

@@ -225,7 +225,7 @@ func TestSchemas(t *testing.T) {
 
 	// The next version adds a column.
 	next := append(migrations(), "ALTER TABLE sandboxes ADD COLUMN more TEXT")
-	s, err := open(t.Context(), dir, next)
+	s, err := open(t.Context(), dir, next, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +331,7 @@ func TestSecretsOfRecords(t *testing.T) {
 func TestABrokenStepChangesNothing(t *testing.T) {
 	dir := t.TempDir()
 	openTest(t, dir).Close()
-	_, err := open(t.Context(), dir, append(migrations(), "CREATE TABLE new (a TEXT) STRICT; ALTER TABLE nowhere ADD COLUMN x TEXT"))
+	_, err := open(t.Context(), dir, append(migrations(), "CREATE TABLE new (a TEXT) STRICT; ALTER TABLE nowhere ADD COLUMN x TEXT"), false)
 	if err == nil || !strings.Contains(err.Error(), "changing the schema from 5 to 6") {
 		t.Fatalf("got %v", err)
 	}
