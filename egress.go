@@ -56,7 +56,8 @@ const (
 	DefaultNewConnections = 100
 )
 
-// EgressBounds bound the traffic of a sandbox. Zero means the default.
+// EgressBounds bound the traffic of a sandbox. Zero means the default. Bytes are counted from
+// when the sandbox got its network: its start, or its adoption by another server.
 type EgressBounds struct {
 	Connections    int64 // that are open at once; default DefaultConnections
 	NewConnections int64 // per second, on average; default DefaultNewConnections
@@ -73,6 +74,20 @@ func (e Egress) Asked() bool {
 // IsZero reports whether e is the zero Egress.
 func (e Egress) IsZero() bool {
 	return e.Preset == "" && len(e.Allow)+len(e.Deny)+len(e.Resolve)+len(e.DNS) == 0 && e.Bounds == EgressBounds{}
+}
+
+// EgressChange changes a part of an Egress. The zero value changes nothing.
+type EgressChange struct {
+	Preset EgressPreset // replaces the other; "": it stays
+
+	// Remove and then Add. A rule that is removed and not there, or added and there, changes
+	// nothing.
+	Remove, Add EgressRules
+}
+
+// EgressRules are the lists of an Egress.
+type EgressRules struct {
+	Allow, Deny, Resolve []string
 }
 
 // EgressDecision is the answer to whether a destination is allowed.
@@ -120,6 +135,10 @@ type Egresser interface {
 	// that are no longer allowed end. It returns ErrForbidden if the policy does not
 	// allow the change, and ErrUnsupported if the sandbox can't have egress here.
 	SetEgress(ctx context.Context, e Egress) error
+
+	// ChangeEgress is SetEgress for a part of the rules. What others change at the same
+	// time stays.
+	ChangeEgress(ctx context.Context, c EgressChange) error
 
 	// CheckEgress says whether a destination, as HOST, HOST:PORT or the same after
 	// "udp:" or "ping:", is allowed, and by which rule. It resolves no name.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
@@ -29,6 +30,21 @@ func (s *sandbox) SetEgress(ctx context.Context, e sandpit.Egress) error {
 		return fmt.Errorf("changing the egress of sandbox %q: %w", s.Name(), err)
 	}
 	return s.change(ctx, patience, request{method: http.MethodPut, path: s.path + "/egress", body: body})
+}
+
+// ChangeEgress changes a part of what the sandbox may reach. See sandpit.Egresser.
+func (s *sandbox) ChangeEgress(ctx context.Context, c sandpit.EgressChange) error {
+	r, a := c.Remove, c.Add
+	texts := slices.Concat([]string{string(c.Preset)}, r.Allow, r.Deny, r.Resolve, a.Allow, a.Deny, a.Resolve)
+	err := isText("egress", texts...)
+	var body []byte
+	if err == nil {
+		body, err = encode(v1.FromEgressChange(c))
+	}
+	if err != nil {
+		return fmt.Errorf("changing the egress of sandbox %q: %w", s.Name(), err)
+	}
+	return s.change(ctx, patience, request{method: http.MethodPatch, path: s.path + "/egress", body: body})
 }
 
 // CheckEgress says whether a destination is allowed. See sandpit.Egresser.

@@ -7,7 +7,11 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/feature"
@@ -17,6 +21,7 @@ var egressProperties = []property{
 	{"without Egress there is a loopback, and nothing is reached", testNoEgress},
 	{"an allowed name is reached; another name, the address and a wrong Host are not", testEgress},
 	{"SetEgress changes what is reached while programs run", testSetEgress},
+	{"ChangeEgress changes some rules, and no change is lost", testChangeEgress},
 	{"a rule that is none is ErrInvalid, and changes nothing", testBadEgress},
 	{"what can't have egress is refused, and says why", testEgressUnsupported},
 }
@@ -132,6 +137,36 @@ func testSetEgress(t *testing.T, e *env) {
 				t.Errorf("with %q allowed, that %s is reached is %v", names, name, got)
 			}
 		}
+	}
+}
+
+func testChangeEgress(t *testing.T, e *env) {
+	sb := egresser(t, e.sandbox(t, sandpit.Spec{Egress: sandpit.Egress{Allow: []string{"a.test:1"}, Deny: []string{"b.test"}, Bounds: sandpit.EgressBounds{Connections: 7}}}))
+	want := sandpit.Egress{Preset: sandpit.EgressRegistries, Resolve: []string{"c.test:127.0.0.1"}, Bounds: sandpit.EgressBounds{Connections: 7}}
+	var all sync.WaitGroup
+	for i := range 10 {
+		rule := fmt.Sprintf("n%d.test:443", i)
+		want.Allow = append(want.Allow, rule)
+		all.Go(func() {
+			add := sandpit.EgressRules{Allow: []string{rule, rule}, Resolve: want.Resolve}
+			if err := sb.ChangeEgress(guarded(t), sandpit.EgressChange{Add: add}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	remove := sandpit.EgressRules{Allow: []string{"a.test:1", "none.test"}, Deny: []string{"b.test"}}
+	if err := sb.ChangeEgress(guarded(t), sandpit.EgressChange{Preset: sandpit.EgressRegistries, Remove: remove}); err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, sb.ChangeEgress(guarded(t), sandpit.EgressChange{Add: sandpit.EgressRules{Allow: []string{"no such host"}}}), sandpit.ErrInvalid)
+	got, err := sb.Egress(guarded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(got.Allow)
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -18,6 +18,11 @@ func egressRoutes() []Route {
 			In:   v1.Egress{}, Status: http.StatusOK, Out: v1.Egress{}, Guarded: true, handle: fromJSON(setEgress),
 		},
 		{
+			Method: http.MethodPatch, Path: oneSandbox + "/egress", ID: "changeEgress", Tag: tag, Summary: "Change a part of what a sandbox may reach outside",
+			Text: "What others change at the same time stays. Otherwise as PUT.",
+			In:   v1.EgressChange{}, Status: http.StatusOK, Out: v1.Egress{}, Guarded: true, handle: fromJSON(changeEgress),
+		},
+		{
 			Method: http.MethodGet, Path: oneSandbox + "/egress/check", ID: "checkEgress", Tag: tag, Summary: "Check whether a sandbox may reach a destination, and by which rule",
 			Text:   "No name is resolved and nothing is sent. The addresses of an allowed name are checked only when it is connected to.",
 			Query:  []Param{{Name: "destination", Type: "string", Required: true, Doc: "HOST, HOST:PORT, or the same after udp: or ping:"}},
@@ -60,6 +65,17 @@ func setEgress(c *call, in *v1.Egress) (v1.Egress, error) {
 		return v1.Egress{}, err
 	}
 	if err := sb.SetEgress(c.Ctx, in.Sandpit()); err != nil {
+		return v1.Egress{}, err
+	}
+	return egressOf(c, sb)
+}
+
+func changeEgress(c *call, in *v1.EgressChange) (v1.Egress, error) {
+	sb, err := c.sandbox()
+	if err != nil {
+		return v1.Egress{}, err
+	}
+	if err := sb.ChangeEgress(c.Ctx, in.Sandpit()); err != nil {
 		return v1.Egress{}, err
 	}
 	return egressOf(c, sb)

@@ -287,19 +287,46 @@ func (s *Sandbox) Egress(ctx context.Context) (sandpit.Egress, error) {
 
 // SetEgress changes it, as Options.Policy allows. See sandpit.Egresser.
 func (s *Sandbox) SetEgress(ctx context.Context, e sandpit.Egress) error {
-	return s.setEgress(ctx, e, s.engine.opts.Policy)
+	return s.setEgress(ctx, replacing(e), s.engine.opts.Policy)
+}
+
+// ChangeEgress changes a part of it, as Options.Policy allows. See sandpit.Egresser.
+func (s *Sandbox) ChangeEgress(ctx context.Context, c sandpit.EgressChange) error {
+	return s.setEgress(ctx, applying(c), s.engine.opts.Policy)
+}
+
+// egressEdit returns what an Egress becomes. It leaves the lists of the old one as they are.
+type egressEdit func(was sandpit.Egress) sandpit.Egress
+
+func replacing(e sandpit.Egress) egressEdit {
+	return func(sandpit.Egress) sandpit.Egress { return e }
+}
+
+func applying(c sandpit.EgressChange) egressEdit {
+	edit := func(list, remove, add []string) []string {
+		list = slices.DeleteFunc(slices.Clone(list), func(rule string) bool { return slices.Contains(remove, rule) })
+		for _, rule := range add {
+			if !slices.Contains(list, rule) {
+				list = append(list, rule)
+			}
+		}
+		return list
+	}
+	return func(e sandpit.Egress) sandpit.Egress {
+		e.Preset = cmp.Or(c.Preset, e.Preset)
+		e.Allow = edit(e.Allow, c.Remove.Allow, c.Add.Allow)
+		e.Deny = edit(e.Deny, c.Remove.Deny, c.Add.Deny)
+		e.Resolve = edit(e.Resolve, c.Remove.Resolve, c.Add.Resolve)
+		return e
+	}
 }
 
 // setEgress changes the egress as a task, because the kernel makes the interface.
-func (s *Sandbox) setEgress(ctx context.Context, e sandpit.Egress, p policy.Policy) error {
+func (s *Sandbox) setEgress(ctx context.Context, edit egressEdit, p policy.Policy) error {
 	failed := func(err error) error {
 		return fmt.Errorf("changing the egress of sandbox %q: %w", s.Name(), err)
 	}
 	if err := s.engine.mayTry(s.namespace); err != nil {
-		return failed(err)
-	}
-	e, err := s.engine.allowEgress(e, p)
-	if err != nil {
 		return failed(err)
 	}
 	state, err := s.begins(ctx)
@@ -309,6 +336,11 @@ func (s *Sandbox) setEgress(ctx context.Context, e sandpit.Egress, p policy.Poli
 	if state == sandpit.StateCreating || state == sandpit.StateFailed {
 		s.ends()
 		return s.stateError(state)
+	}
+	e, err := s.engine.allowEgress(edit(s.settings().egress), p)
+	if err != nil {
+		s.ends()
+		return failed(err)
 	}
 	s.touch()
 	inner, cancel := context.WithCancelCause(ctx)

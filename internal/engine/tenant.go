@@ -92,7 +92,15 @@ func (v view) SetEgress(ctx context.Context, e sandpit.Egress) error {
 	if why := v.tenant.locked; why != nil {
 		return fault.Errorf(sandpit.ErrForbidden, "changing the egress of sandbox %q: %w", v.Name(), why)
 	}
-	return v.setEgress(ctx, e, v.tenant.policy)
+	return v.setEgress(ctx, replacing(e), v.tenant.policy)
+}
+
+// ChangeEgress changes a part of what the sandbox may reach. See sandpit.Egresser.
+func (v view) ChangeEgress(ctx context.Context, c sandpit.EgressChange) error {
+	if why := v.tenant.locked; why != nil {
+		return fault.Errorf(sandpit.ErrForbidden, "changing the egress of sandbox %q: %w", v.Name(), why)
+	}
+	return v.setEgress(ctx, applying(c), v.tenant.policy)
 }
 
 // SetLifetime changes when the sandbox expires. See sandpit.Lifecycle.

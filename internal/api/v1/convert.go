@@ -168,6 +168,23 @@ func (e *Egress) Sandpit() sandpit.Egress {
 	return v
 }
 
+// FromEgressChange converts an EgressChange to the form of the API.
+func FromEgressChange(c sandpit.EgressChange) EgressChange {
+	return EgressChange{Preset: string(c.Preset), Remove: new(EgressRules(c.Remove)), Add: new(EgressRules(c.Add))}
+}
+
+// Sandpit returns the EgressChange in Go.
+func (c *EgressChange) Sandpit() sandpit.EgressChange {
+	v := sandpit.EgressChange{Preset: sandpit.EgressPreset(c.Preset)}
+	if c.Remove != nil {
+		v.Remove = sandpit.EgressRules(*c.Remove)
+	}
+	if c.Add != nil {
+		v.Add = sandpit.EgressRules(*c.Add)
+	}
+	return v
+}
+
 // FromFlow converts a Flow to the form of the API.
 func FromFlow(f sandpit.Flow) Flow {
 	return Flow{

@@ -78,6 +78,20 @@ type Egress struct {
 	Bounds  *EgressBounds `json:"bounds,omitempty"`
 }
 
+// EgressChange changes a part of an Egress. What is absent stays.
+type EgressChange struct {
+	Preset string       `json:"preset,omitempty" enum:"none,registries,public,all,learn"`
+	Remove *EgressRules `json:"remove,omitempty" doc:"Are removed first. Those that are not there are ignored"`
+	Add    *EgressRules `json:"add,omitempty" doc:"Those that are there already are ignored"`
+}
+
+// EgressRules are the lists of an Egress.
+type EgressRules struct {
+	Allow   []string `json:"allow,omitempty"`
+	Deny    []string `json:"deny,omitempty"`
+	Resolve []string `json:"resolve,omitempty"`
+}
+
 // EgressBounds bound the traffic of a sandbox.
 type EgressBounds struct {
 	Connections    int64 `json:"connections,omitempty" doc:"Open at once; default 512"`

@@ -140,20 +140,25 @@ func (a *tree) networkChange(verb string) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		list := &e.Allow
-		if verb == "deny" {
-			list = &e.Deny
-		}
-		if err := changeRules(list, rules, remove, name); err != nil {
-			return err
-		}
-		if err := changeRules(&e.Resolve, resolve.are, remove, name); err != nil {
-			return err
-		}
+		var change sandpit.EgressChange
 		if preset.set {
-			e.Preset = preset.is
+			change.Preset = preset.is
 		}
-		if err := sb.SetEgress(ctx, e); err != nil {
+		edit, are := sandpit.EgressRules{Allow: rules, Resolve: resolve.are}, append(slices.Clip(e.Allow), e.Resolve...)
+		if verb == "deny" {
+			edit, are = sandpit.EgressRules{Deny: rules}, e.Deny
+		}
+		if remove {
+			change.Remove = edit
+			for _, rule := range append(slices.Clip(rules), resolve.are...) {
+				if !slices.Contains(are, rule) {
+					return sandpit.WithHint(fault.Errorf(sandpit.ErrNotFound, "sandbox %q has no rule %q", name, rule), "see 'sandpit network show "+name+"'")
+				}
+			}
+		} else {
+			change.Add = edit
+		}
+		if err := sb.ChangeEgress(ctx, change); err != nil {
 			return err
 		}
 		if !remove || verb == "allow" {
@@ -173,22 +178,6 @@ func (a *tree) networkChange(verb string) *cobra.Command {
 		cmd.Flags().Var(&resolve, "resolve", "use this address for a host; allows nothing by itself")
 	}
 	return cmd
-}
-
-// changeRules adds rules to a list, or removes them from it.
-func changeRules(list *[]string, rules []string, remove bool, name string) error {
-	for _, rule := range rules {
-		i := slices.Index(*list, rule)
-		switch {
-		case remove && i < 0:
-			return sandpit.WithHint(fault.Errorf(sandpit.ErrNotFound, "sandbox %q has no rule %q", name, rule), "see 'sandpit network show "+name+"'")
-		case remove:
-			*list = slices.Delete(*list, i, i+1)
-		case i < 0:
-			*list = append(*list, rule)
-		}
-	}
-	return nil
 }
 
 func setNames() (names []string) {
