@@ -17,6 +17,7 @@ import (
 func startKeyring(t *testing.T) (env []string) {
 	t.Helper()
 	testkit.NeedProgram(t, "dbus-daemon")
+	testkit.NeedProgram(t, "dbus-send")
 	testkit.NeedProgram(t, "gnome-keyring-daemon")
 	dir := shortHome(t)
 	env = []string{"HOME=" + dir, "XDG_RUNTIME_DIR=" + dir, "XDG_DATA_HOME=" + dir, "DBUS_SESSION_BUS_ADDRESS=unix:path=" + filepath.Join(dir, "bus")}
@@ -41,9 +42,14 @@ func startKeyring(t *testing.T) (env []string) {
 		return err == nil
 	})
 	run("of the test", "gnome-keyring-daemon", "--unlock", "--foreground", "--components=secrets")
-	testkit.Until(t, "the keyring is unlocked", func() bool {
-		_, err := os.Stat(filepath.Join(dir, "keyrings", "login.keyring"))
-		return err == nil
+	testkit.Until(t, "the keyring is unlocked, and at the bus", func() bool {
+		if _, err := os.Stat(filepath.Join(dir, "keyrings", "login.keyring")); err != nil {
+			return false
+		}
+		ask := exec.CommandContext(t.Context(), "dbus-send", "--session", "--print-reply", "--dest=org.freedesktop.DBus", "/", "org.freedesktop.DBus.NameHasOwner", "string:org.freedesktop.secrets")
+		ask.Env = append(os.Environ(), env...)
+		out, err := ask.Output()
+		return err == nil && strings.Contains(string(out), "true")
 	})
 	return env
 }
