@@ -354,6 +354,16 @@ func (r *Rules) Named(d Destination, a netip.Addr) bool {
 	return d.Host != "" && slices.Contains(r.resolve[d.Host], a) || r.granted(byAddr)
 }
 
+// Mentions reports whether a rule about addresses, or Resolve, is about an address at all.
+func (r *Rules) Mentions(a netip.Addr) bool {
+	for _, addrs := range r.resolve {
+		if slices.Contains(addrs, a) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(r.allow, func(rule Rule) bool { return rule.covers(a) })
+}
+
 // Addresses returns the addresses that Resolve gives a name.
 func (r *Rules) Addresses(name string) []netip.Addr { return r.resolve[name] }
 

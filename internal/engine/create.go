@@ -93,8 +93,10 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 		making.enter("secrets")
 		made, err = e.useSecrets(ctx, t.namespace, t.policy, &spec)
 	}
+	var egress granted
 	if err == nil {
-		spec.Egress, err = e.allowEgress(spec.Egress, t.policy)
+		egress, err = e.allowEgress(asking(spec.Egress), t.policy)
+		spec.Egress = egress.Egress
 	}
 	if err == nil {
 		err = e.mayCreate(t)
@@ -146,7 +148,7 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 		lease.Release()
 		return nil, err
 	}
-	s.user, s.egress, s.secretUses = userName(config.User), spec.Egress, made.secretUses
+	s.user, s.egress, s.secretUses = userName(config.User), egress, made.secretUses
 	trust, err := s.intercept(&plan)
 	config.Env = slices.Concat(s.image.Env, trust, spec.Env, made.env)
 	if err == nil && s.persistent {

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+	"unsafe"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
@@ -32,16 +34,24 @@ type Network interface {
 	// to trust: that of CA, and those of the operator.
 	Authority(t Terms) (ca, certificates []byte, err error)
 
+	// Own returns the addresses of this machine that e names: see Terms.Own.
+	Own(e sandpit.Egress) ([]netip.Addr, error)
+
 	// Beyond is a policy.Beyond.
 	Beyond(e sandpit.Egress, allowed, addresses []string) (part, what string, err error)
 
-	// Decide says whether e allows a destination: see sandpit.Egresser.
-	Decide(e sandpit.Egress, destination string) (sandpit.EgressDecision, error)
+	// Decide says whether the terms allow a destination: see sandpit.Egresser.
+	Decide(t Terms, destination string) (sandpit.EgressDecision, error)
 }
 
 // Terms are what a sandbox may reach, and with which secrets.
 type Terms struct {
-	Egress  sandpit.Egress
+	Egress sandpit.Egress
+
+	// Own are the addresses of this machine that Egress named when it was granted. One that the
+	// machine got later is not reached, although a rule names it: it was then another machine's.
+	Own []netip.Addr
+
 	Secrets []Secret
 
 	// CA is the certificate and the key, in PEM, with which the sandbox's TLS is intercepted,
@@ -107,13 +117,13 @@ var _ sandpit.Egresser = (*Sandbox)(nil)
 
 // joinNetwork gives the sandbox its interface, or attaches to it, and puts e in force. It is
 // called before a program runs in it, after an adoption, or to give a running sandbox egress.
-func (s *Sandbox) joinNetwork(ctx context.Context, e sandpit.Egress) error {
+func (s *Sandbox) joinNetwork(ctx context.Context, e granted) error {
 	linker, ok := s.instance.(driver.Linker)
 	if !ok || s.engine.opts.Network == nil {
 		return errNoEgress(s.info.Driver)
 	}
 	// The engine that a sandbox is adopted from may have died while it changed this.
-	if ping := allowsPing(e); ping || s.linked {
+	if ping := allowsPing(e.Egress); ping || s.linked {
 		if err := linker.AllowPing(ctx, ping); err != nil && (ping || !errors.Is(err, sandpit.ErrUnsupported)) {
 			return err
 		}
@@ -182,15 +192,34 @@ func (s *Sandbox) lackEgress(err error) (gaps []sandpit.Gap) {
 	return gaps
 }
 
-// allowEgress returns an Egress with what the policy adds, if it is valid and allowed.
-func (e *Engine) allowEgress(asked sandpit.Egress, p policy.Policy) (sandpit.Egress, error) {
-	if asked.IsZero() {
-		return asked, nil
+// granted is what a sandbox may reach. Its fields are in the record.
+type granted struct {
+	sandpit.Egress
+	Own    []netip.Addr `json:"own,omitempty"`    // see Terms
+	Learns bool         `json:"learns,omitempty"` // EgressLearn was asked for, which the policy may replace
+}
+
+// asking returns what a caller asks for, who is not granted it yet.
+func asking(e sandpit.Egress) granted {
+	return granted{Egress: e, Learns: e.Preset == sandpit.EgressLearn}
+}
+
+// allowEgress returns what is asked for with what the policy adds, if it is valid and allowed.
+func (e *Engine) allowEgress(g granted, p policy.Policy) (granted, error) {
+	if g.IsZero() {
+		return g, nil
 	}
 	if e.opts.Network == nil {
-		return asked, errNoEgress(e.opts.Driver.Name())
+		return g, errNoEgress(e.opts.Driver.Name())
 	}
-	return p.Egress(asked, e.opts.Network.Beyond)
+	var err error
+	g.Egress, err = p.Egress(g.Egress, func(asked sandpit.Egress, allowed, addresses []string) (part, what string, err error) {
+		if g.Own, err = e.opts.Network.Own(asked); err != nil { // before: an address that comes now was not checked
+			return "", "", err
+		}
+		return e.opts.Network.Beyond(asked, allowed, addresses)
+	})
+	return g, err
 }
 
 func errNoEgress(driver string) error {
@@ -282,7 +311,7 @@ func (s *Sandbox) joined() Joined {
 
 // Egress returns what the sandbox may reach. See sandpit.Egresser.
 func (s *Sandbox) Egress(ctx context.Context) (sandpit.Egress, error) {
-	return s.settings().egress, ctx.Err()
+	return s.settings().egress.Egress, ctx.Err()
 }
 
 // SetEgress changes it, as Options.Policy allows. See sandpit.Egresser.
@@ -296,10 +325,10 @@ func (s *Sandbox) ChangeEgress(ctx context.Context, c sandpit.EgressChange) erro
 }
 
 // egressEdit returns what an Egress becomes. It leaves the lists of the old one as they are.
-type egressEdit func(was sandpit.Egress) sandpit.Egress
+type egressEdit func(was granted) (asked granted)
 
 func replacing(e sandpit.Egress) egressEdit {
-	return func(sandpit.Egress) sandpit.Egress { return e }
+	return func(granted) granted { return asking(e) }
 }
 
 func applying(c sandpit.EgressChange) egressEdit {
@@ -312,8 +341,10 @@ func applying(c sandpit.EgressChange) egressEdit {
 		}
 		return list
 	}
-	return func(e sandpit.Egress) sandpit.Egress {
-		e.Preset = cmp.Or(c.Preset, e.Preset)
+	return func(e granted) granted {
+		if c.Preset != "" {
+			e.Preset, e.Learns = c.Preset, c.Preset == sandpit.EgressLearn
+		}
 		e.Allow = edit(e.Allow, c.Remove.Allow, c.Add.Allow)
 		e.Deny = edit(e.Deny, c.Remove.Deny, c.Add.Deny)
 		e.Resolve = edit(e.Resolve, c.Remove.Resolve, c.Add.Resolve)
@@ -363,7 +394,7 @@ func (s *Sandbox) setEgress(ctx context.Context, edit egressEdit, p policy.Polic
 // changeEgress puts other rules in force, and in the record before, so that after a crash no
 // more is allowed than the record says. After an error the former rules are in both.
 // Precondition: s.change is held.
-func (s *Sandbox) changeEgress(ctx context.Context, e sandpit.Egress) error {
+func (s *Sandbox) changeEgress(ctx context.Context, e granted) error {
 	was := s.settings()
 	next := was
 	next.egress = e
@@ -396,12 +427,12 @@ func (s *Sandbox) changeEgress(ctx context.Context, e sandpit.Egress) error {
 }
 
 // enforceEgress puts rules in force in place of others.
-func (s *Sandbox) enforceEgress(ctx context.Context, was, e sandpit.Egress) error {
+func (s *Sandbox) enforceEgress(ctx context.Context, was, e granted) error {
 	if joined := s.joined(); joined != nil {
 		linker, ok := s.instance.(driver.Linker)
-		changes := ok && allowsPing(e) != allowsPing(was)
+		changes := ok && allowsPing(e.Egress) != allowsPing(was.Egress)
 		if changes {
-			if err := linker.AllowPing(ctx, allowsPing(e)); err != nil {
+			if err := linker.AllowPing(ctx, allowsPing(e.Egress)); err != nil {
 				return err
 			}
 		}
@@ -409,7 +440,7 @@ func (s *Sandbox) enforceEgress(ctx context.Context, was, e sandpit.Egress) erro
 		defer s.joining.Unlock()
 		err := joined.Set(ctx, s.terms(e))
 		if err != nil && changes {
-			_ = linker.AllowPing(context.WithoutCancel(ctx), allowsPing(was)) // else sockets that reach nothing
+			_ = linker.AllowPing(context.WithoutCancel(ctx), allowsPing(was.Egress)) // else sockets that reach nothing
 		}
 		return err
 	}
@@ -424,7 +455,8 @@ func (s *Sandbox) enforceEgress(ctx context.Context, was, e sandpit.Egress) erro
 }
 
 // egressCost is the size of the rules in memory.
-func egressCost(e sandpit.Egress) (n int64) {
+func egressCost(e granted) (n int64) {
+	n = int64(len(e.Own)) * int64(unsafe.Sizeof(netip.Addr{}))
 	for _, list := range [...][]string{e.Allow, e.Deny, e.Resolve, e.DNS} {
 		for _, text := range list {
 			n += int64(len(text)) + ledger.StringCost
@@ -465,7 +497,7 @@ func (s *Sandbox) CheckEgress(ctx context.Context, destination string) (sandpit.
 	if s.engine.opts.Network == nil {
 		return sandpit.EgressDecision{}, errNoEgress(s.info.Driver)
 	}
-	d, err := s.engine.opts.Network.Decide(s.settings().egress, destination)
+	d, err := s.engine.opts.Network.Decide(s.terms(s.settings().egress), destination)
 	return d, cmp.Or(err, ctx.Err())
 }
 

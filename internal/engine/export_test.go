@@ -8,7 +8,7 @@ func RecordedEgress(r Record) (sandpit.Egress, error) {
 	if err != nil || d.Egress == nil {
 		return sandpit.Egress{}, err
 	}
-	return *d.Egress, nil
+	return d.Egress.Egress, nil
 }
 
 // Sample takes a sample of every sandbox now, but of those whose namespace is at it.

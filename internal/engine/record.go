@@ -33,7 +33,7 @@ type data struct {
 	Image       string            `json:"image"`
 	Config      image.Config      `json:"config"`
 	Limits      sandpit.Limits    `json:"limits"`
-	Egress      *sandpit.Egress   `json:"egress,omitempty"`   // none: nothing is reached
+	Egress      *granted          `json:"egress,omitempty"`   // none: nothing is reached
 	Secrets     map[string]string `json:"secrets,omitempty"`  // the placeholders of secrets that are bound to hosts, by name
 	Changing    bool              `json:"changing,omitempty"` // other limits may be in force
 	NotEnforced []sandpit.Gap     `json:"not_enforced,omitempty"`

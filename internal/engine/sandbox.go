@@ -97,10 +97,10 @@ type Sandbox struct {
 
 	secretUses
 
-	egress  sandpit.Egress // what it may reach
-	network Joined         // nil: it has no interface, or none yet
-	moved   int64          // bytes that had moved when it was looked at last
-	linked  bool           // its record says that it has an interface; set by recall
+	egress  granted // what it may reach
+	network Joined  // nil: it has no interface, or none yet
+	moved   int64   // bytes that had moved when it was looked at last
+	linked  bool    // its record says that it has an interface; set by recall
 }
 
 // expiry is when a sandbox expires, and what happens then.
@@ -116,7 +116,7 @@ type settings struct {
 	name   string
 	labels map[string]string
 	limits sandpit.Limits
-	egress sandpit.Egress
+	egress granted
 	expiry
 
 	changing bool // the limits are being changed: others may be in force

@@ -188,10 +188,10 @@ func (s *Sandbox) findSecrets(ctx context.Context) error {
 }
 
 // terms returns the terms on which the sandbox has e.
-func (s *Sandbox) terms(e sandpit.Egress) Terms {
+func (s *Sandbox) terms(e granted) Terms {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return Terms{Egress: e, Secrets: s.bound, CA: s.ca, Renew: s.renewSecret}
+	return Terms{Egress: e.Egress, Own: e.Own, Secrets: s.bound, CA: s.ca, Renew: s.renewSecret}
 }
 
 // renewSecret is Terms.Renew.

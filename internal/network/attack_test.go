@@ -22,7 +22,6 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/netaddr"
 )
 
@@ -272,7 +271,7 @@ func TestAttackF5Rebinding(t *testing.T) {
 	if err := roundTrip(in.must(at("rebind.test", a))); err != nil {
 		t.Fatal(err)
 	}
-	if err := in.net.Set(engine.Terms{Egress: e}); err != nil { // which forgets the first answer
+	if err := in.net.Set(granted(t, e)); err != nil { // which forgets the first answer
 		t.Fatal(err)
 	}
 	in.refuses(at("rebind.test", a), at("rebind.test", a), "its address is not public")
@@ -541,7 +540,7 @@ func TestAttackF10PiecesThatWait(t *testing.T) {
 			_, _ = c.Write(b[:n])
 		}
 	})
-	in := joinWaiting(t, engine.Terms{Egress: sandpit.Egress{Allow: []string{"good.test"}, Resolve: []string{"good.test:127.0.0.1"}}}, waits{hold: time.Millisecond})
+	in := joinWaiting(t, granted(t, sandpit.Egress{Allow: []string{"good.test"}, Resolve: []string{"good.test:127.0.0.1"}}), waits{hold: time.Millisecond})
 	echoed := func(c net.Conn, text string) {
 		t.Helper()
 		if _, err := io.WriteString(c, text); err != nil {
@@ -584,7 +583,7 @@ func TestAttackF10PiecesThatWait(t *testing.T) {
 // A request whose header never ends is not waited for, and the origin gets nothing of it.
 func TestAttackF10HeadersThatNeverEnd(t *testing.T) {
 	a := serveHTTP(t, func(http.ResponseWriter, *http.Request) { t.Error("a request without an end") })
-	in := joinWaiting(t, engine.Terms{Egress: sandpit.Egress{Allow: []string{"good.test"}, Resolve: []string{"good.test:127.0.0.1"}}}, waits{head: time.Millisecond, hold: holdTime})
+	in := joinWaiting(t, granted(t, sandpit.Egress{Allow: []string{"good.test"}, Resolve: []string{"good.test:127.0.0.1"}}), waits{head: time.Millisecond, hold: holdTime})
 	c := in.must(at("good.test", a))
 	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: "+at("good.test", a)+"\r\nX: "); err != nil {
 		t.Fatal(err)

@@ -213,7 +213,7 @@ func TestSetWhileConnectionsAreOpen(t *testing.T) {
 	}
 	conns["c.test"] = in.must(at("c.test", a))
 	e.Deny = []string{"a.test", "127.0.0.2"}
-	if err := in.net.Set(engine.Terms{Egress: e}); err != nil {
+	if err := in.net.Set(granted(t, e)); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"a.test", "c.test"} {

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/engine"
 )
 
 // A connection that is being made while the rules change goes by the new ones.
@@ -32,7 +31,7 @@ func TestSetWhileDialling(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := in.net.Set(engine.Terms{Egress: e}); err != nil { // which forgets the answer
+	if err := in.net.Set(granted(t, e)); err != nil { // which forgets the answer
 		t.Fatal(err)
 	}
 	hold.Store(true)
@@ -47,7 +46,7 @@ func TestSetWhileDialling(t *testing.T) {
 	}()
 	<-asked
 	e.Allow = e.Allow[:1] // the name, whose address is not public
-	err = in.net.Set(engine.Terms{Egress: e})
+	err = in.net.Set(granted(t, e))
 	close(release)
 	if err != nil {
 		t.Fatal(err)
@@ -114,12 +113,12 @@ func TestSetWhileHTTPIsKept(t *testing.T) {
 		t.Fatalf("the first request is answered with %d", got)
 	}
 	moved.Store(true)
-	if err := in.net.Set(engine.Terms{Egress: e}); err != nil { // which forgets the answer
+	if err := in.net.Set(granted(t, e)); err != nil { // which forgets the answer
 		t.Fatal(err)
 	}
 	in.wait("a request to the second address", func() bool { return get() == http.StatusOK && reached.Load() == 1 })
 	e.Allow = e.Allow[:2]
-	if err := in.net.Set(engine.Terms{Egress: e}); err != nil {
+	if err := in.net.Set(granted(t, e)); err != nil {
 		t.Fatal(err)
 	}
 	<-closed

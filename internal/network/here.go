@@ -42,6 +42,22 @@ func (h Here) Authority(t engine.Terms) (ca, certificates []byte, err error) {
 	return ca, append(authority.Certificate(ca), certificates...), err
 }
 
+// Own returns the addresses of this machine that e names. See engine.Network.
+func (h Here) Own(e sandpit.Egress) ([]netip.Addr, error) {
+	rules, err := egress.Compile(e)
+	if err != nil {
+		return nil, err
+	}
+	servers, err := egress.Servers(e.DNS)
+	if err != nil {
+		return nil, err
+	}
+	own, err := machineAddresses()
+	return slices.DeleteFunc(own, func(a netip.Addr) bool {
+		return !rules.Mentions(a) && !slices.ContainsFunc(servers, func(s netip.AddrPort) bool { return s.Addr() == a })
+	}), err
+}
+
 // Beyond checks e. See engine.Network.
 func (h Here) Beyond(e sandpit.Egress, allowed, addresses []string) (part, what string, err error) {
 	if err := refusePing(e, cmp.Or(h.Group, os.Getegid())); err != nil {
@@ -95,10 +111,10 @@ func beyondOwn(e sandpit.Egress, allowed, addresses []string, own []netip.Addr) 
 	return egress.Beyond(named, slices.DeleteFunc(slices.Clone(allowed), general), slices.DeleteFunc(slices.Clone(addresses), general))
 }
 
-// Decide says whether e allows a destination, and whether it may be dialled if it is an address. See
+// Decide says whether t allows a destination, and whether it may be dialled if it is an address. See
 // engine.Network.
-func (h Here) Decide(e sandpit.Egress, destination string) (sandpit.EgressDecision, error) {
-	rules, err := egress.Compile(e)
+func (h Here) Decide(t engine.Terms, destination string) (sandpit.EgressDecision, error) {
+	rules, err := egress.Compile(t.Egress)
 	if err != nil {
 		return sandpit.EgressDecision{}, err
 	}
@@ -107,7 +123,7 @@ func (h Here) Decide(e sandpit.Egress, destination string) (sandpit.EgressDecisi
 		return sandpit.EgressDecision{}, err
 	}
 	d := rules.Decide(to)
-	set := &ruleset{rules: rules, resolver: newResolver(rules, nil), way: h.Way}
+	set := &ruleset{rules: rules, resolver: newResolver(t, rules, nil), way: h.Way}
 	if why := set.uncarried(to); d.Allowed && why != "" {
 		return sandpit.EgressDecision{Why: why}, nil
 	}

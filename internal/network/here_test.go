@@ -1,7 +1,9 @@
 package network
 
 import (
+	"net"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
@@ -40,12 +42,96 @@ func TestOwnAddressesAreReportedAsDenied(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, a := range own {
-		if d, err := (Here{}).Decide(sandpit.Egress{Preset: sandpit.EgressAll}, netip.AddrPortFrom(a, 80).String()); err != nil || d.Allowed {
+		if d, err := (Here{}).Decide(granted(t, sandpit.Egress{Preset: sandpit.EgressAll}), netip.AddrPortFrom(a, 80).String()); err != nil || d.Allowed {
 			t.Errorf("%s: %+v, %v", a, d, err)
 		}
 	}
-	d, err := Here{}.Decide(sandpit.Egress{Allow: []string{"127.0.0.1"}}, "127.0.0.1:80")
+	d, err := Here{}.Decide(granted(t, sandpit.Egress{Allow: []string{"127.0.0.1"}}), "127.0.0.1:80")
 	if err != nil || !d.Allowed {
 		t.Errorf("127.0.0.1: %+v, %v", d, err)
+	}
+}
+
+// An address that becomes this machine's after the rules were granted is not reached, although they name
+// it: neither by address, nor by name, nor as a name server.
+func TestLaterOwnAddressesAreNotReached(t *testing.T) {
+	origin := listen(t, echo)
+	server := serveNamesOutside(t, func(string, int) []string { return []string{"127.0.0.1"} })
+	for _, e := range []sandpit.Egress{
+		{Allow: []string{"127.0.0.0/8", "good.test"}, Resolve: []string{"good.test:127.0.0.1"}},
+		{Allow: []string{"127.0.0.0/8", "good.test", "other.test"}, DNS: []string{server.addr}},
+	} {
+		terms := granted(t, e)
+		if len(terms.Own) != 1 {
+			t.Fatalf("%+v names %v", e, terms.Own)
+		}
+		in := joinOn(t, terms)
+		if err := roundTrip(in.must(at("good.test", origin))); err != nil {
+			t.Fatal(err)
+		}
+		terms.Own = nil // it came later
+		if err := in.net.Set(terms); err != nil {
+			t.Fatal(err)
+		}
+		const why = "has become this machine's own"
+		if d, err := (Here{}).Decide(terms, origin.String()); err != nil || d.Allowed || !strings.Contains(d.Why, why) {
+			t.Errorf("%+v, %v", d, err)
+		}
+		if len(e.DNS) == 0 {
+			in.refuses(at("good.test", origin), at("good.test", origin), why)
+			continue
+		}
+		before := len(server.questions())
+		if _, err := in.net.rules.Load().resolver.lookup(t.Context(), "other.test"); err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("the name server: %v", err)
+		}
+		if len(server.questions()) != before {
+			t.Error("a name server was asked")
+		}
+	}
+	if terms := granted(t, sandpit.Egress{Preset: sandpit.EgressAll, Allow: []string{"good.test"}}); len(terms.Own) > 0 {
+		t.Errorf("a name and a preset name %v", terms.Own)
+	}
+}
+
+// Errors of lookups do not name the operator's name servers.
+func TestLookupErrorsHideNameServers(t *testing.T) {
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := conn.LocalAddr().String()
+	conn.Close()
+	e := sandpit.Egress{Allow: []string{"good.test"}, DNS: []string{closed}}
+	in := join(t, e)
+	if _, err := in.dial("good.test:80"); err == nil {
+		t.Fatal("a name without addresses can be reached")
+	}
+	var failed string
+	in.wait("a failed lookup", func() bool {
+		for _, f := range in.net.Log().Flows {
+			failed += f.Error
+		}
+		return failed != ""
+	})
+	if strings.Contains(failed, "127.0.0.1") || !strings.Contains(failed, "good.test: connection refused") {
+		t.Error(failed)
+	}
+}
+
+// With name servers that the operator or the caller has named, /etc/hosts does not answer.
+func TestHostsFileIsNotAnswer(t *testing.T) {
+	server := serveNamesOutside(t, func(string, int) []string { return []string{"192.0.2.1"} })
+	in := join(t, sandpit.Egress{Allow: []string{"good.test"}, DNS: []string{server.addr}})
+	for _, name := range []string{"localhost", "good.test"} {
+		addrs, err := in.net.rules.Load().resolver.lookup(t.Context(), name)
+		for _, a := range addrs {
+			if a.IsLoopback() {
+				t.Errorf("%s: %v", name, addrs)
+			}
+		}
+		if name == "good.test" && err != nil {
+			t.Error(err)
+		}
 	}
 }

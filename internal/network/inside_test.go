@@ -49,7 +49,17 @@ type inside struct {
 // join makes a Network and what is inside of it.
 func join(t testing.TB, e sandpit.Egress) *inside {
 	t.Helper()
-	return joinOn(t, engine.Terms{Egress: e})
+	return joinOn(t, granted(t, e))
+}
+
+// granted are terms that allow what e says, as it is now.
+func granted(t testing.TB, e sandpit.Egress) engine.Terms {
+	t.Helper()
+	own, err := Here{}.Own(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return engine.Terms{Egress: e, Own: own}
 }
 
 // joinOn makes a Network that trusts the origins of tests.

@@ -22,7 +22,6 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/netaddr"
 )
 
@@ -169,7 +168,7 @@ func TestDatagramsThatWait(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := in.net.Set(engine.Terms{Egress: e}); err != nil { // which forgets the answer
+	if err := in.net.Set(granted(t, e)); err != nil { // which forgets the answer
 		t.Fatal(err)
 	}
 	hold.Store(true)

@@ -153,7 +153,7 @@ func compile(t engine.Terms, way *upstream.Way, was *interception) (*ruleset, er
 	if len(servers) == 0 {
 		servers = way.Settings().DNS
 	}
-	set := &ruleset{egress: e, rules: rules, resolver: newResolver(rules, servers), way: way, renew: t.Renew}
+	set := &ruleset{egress: e, rules: rules, resolver: newResolver(t, rules, servers), way: way, renew: t.Renew}
 	if set.secrets, err = compileSecrets(t.Secrets); err != nil {
 		return nil, err
 	}
@@ -451,7 +451,7 @@ func (s *ruleset) dialable(to egress.Destination, a netip.Addr) sandpit.EgressDe
 	if d := s.rules.Dialable(to, a); !d.Allowed {
 		return d
 	}
-	return s.resolver.notOwn(s.rules, to, a)
+	return s.resolver.notOwn(a, s.rules.Named(to, a))
 }
 
 // destination returns where an address that the sandbox uses leads to.

@@ -6,12 +6,14 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/egress"
+	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
@@ -19,7 +21,11 @@ import (
 type resolver struct {
 	ctx   context.Context // of the network: ends what goes on
 	rules *egress.Rules
-	dns   net.Resolver
+
+	servers []netip.AddrPort // none: those of this machine
+	chosen  bool             // the caller has named them
+	granted []netip.Addr     // Terms.Own
+	next    atomic.Uint32    // server: each try asks the next one
 
 	mu    sync.Mutex
 	cache map[string]*answer // guarded by mu
@@ -45,21 +51,43 @@ const (
 )
 
 // newResolver makes a resolver that asks servers, or if there are none, those of this machine.
-func newResolver(rules *egress.Rules, servers []netip.AddrPort) *resolver {
-	r := &resolver{rules: rules, cache: map[string]*answer{}}
-	var next atomic.Uint32
-	r.dns.PreferGo = true
-	r.dns.Dial = func(ctx context.Context, network, server string) (net.Conn, error) {
-		if len(servers) > 0 { // each try asks the next one
-			server = servers[int(next.Add(1)-1)%len(servers)].String()
+func newResolver(t engine.Terms, rules *egress.Rules, servers []netip.AddrPort) *resolver {
+	return &resolver{rules: rules, servers: servers, chosen: len(t.Egress.DNS) > 0, granted: t.Own, cache: map[string]*answer{}}
+}
+
+// dial connects to a name server.
+func (r *resolver) dial(ctx context.Context, network, server string) (net.Conn, error) {
+	if len(r.servers) > 0 {
+		s := r.servers[int(r.next.Add(1)-1)%len(r.servers)]
+		if verdict := r.notOwn(s.Addr(), true); r.chosen && !verdict.Allowed {
+			return nil, errors.New(verdict.Why)
 		}
-		conn, err := (&net.Dialer{}).DialContext(ctx, network, server)
-		if err == nil {
-			context.AfterFunc(ctx, func() { conn.Close() }) // Go waits for an answer longer than for ctx
-		}
-		return conn, err
+		server = s.String()
 	}
-	return r
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, server)
+	if err == nil {
+		context.AfterFunc(ctx, func() { conn.Close() }) // Go waits for an answer longer than for ctx
+	}
+	return conn, err
+}
+
+// addresses asks for the addresses of a name. The error does not say which name servers there are: callers
+// may be anybody.
+func (r *resolver) addresses(ctx context.Context, name string) ([]netip.Addr, error) {
+	var asked atomic.Bool
+	dns := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, server string) (net.Conn, error) {
+		asked.Store(true)
+		return r.dial(ctx, network, server)
+	}}
+	addrs, err := dns.LookupNetIP(ctx, "ip", name+".")
+	if err == nil && (len(addrs) == 0 || len(r.servers) > 0 && !asked.Load()) { // then /etc/hosts has answered
+		return nil, &net.DNSError{Err: "no such host", Name: name, IsNotFound: true}
+	}
+	if failed := (*net.DNSError)(nil); errors.As(err, &failed) {
+		why := failed.Err[strings.LastIndex(failed.Err, ": ")+1:]
+		err = &net.DNSError{Err: strings.TrimSpace(why), Name: name, IsTimeout: failed.IsTimeout, IsTemporary: failed.IsTemporary, IsNotFound: failed.IsNotFound}
+	}
+	return addrs, err
 }
 
 // lookup returns the addresses of a Name, at least one.
@@ -93,14 +121,11 @@ func (r *resolver) lookup(ctx context.Context, name string) ([]netip.Addr, error
 func (r *resolver) ask(a *answer, name string) {
 	ctx, cancel := context.WithTimeout(r.ctx, lookupTimeout)
 	defer cancel()
-	addrs, err := r.dns.LookupNetIP(ctx, "ip", name+".")
+	addrs, err := r.addresses(ctx, name)
 	for i := range addrs {
 		addrs[i] = addrs[i].Unmap()
 	}
 	slices.SortStableFunc(addrs, func(x, y netip.Addr) int { return x.BitLen() - y.BitLen() }) // IPv4 first
-	if err == nil && len(addrs) == 0 {
-		err = &net.DNSError{Err: "no such host", Name: name, IsNotFound: true}
-	}
 	keep := keepAnswer
 	if notFound := (*net.DNSError)(nil); err != nil && !(errors.As(err, &notFound) && notFound.IsNotFound) {
 		keep = keepFailure
@@ -111,16 +136,18 @@ func (r *resolver) ask(a *answer, name string) {
 	close(a.done)
 }
 
-// notOwn denies addresses of this machine, also public ones, unless a rule or Resolve names
-// them.
-func (r *resolver) notOwn(rules *egress.Rules, to egress.Destination, a netip.Addr) sandpit.EgressDecision {
-	if rules.Named(to, a) {
+// notOwn denies addresses of this machine, also public ones, unless they are named, and were this
+// machine's own when that was granted.
+func (r *resolver) notOwn(a netip.Addr, named bool) sandpit.EgressDecision {
+	if named && slices.Contains(r.granted, a) {
 		return sandpit.EgressDecision{Allowed: true}
 	}
 	own, err := r.ownAddresses()
 	switch {
 	case err != nil:
 		return sandpit.EgressDecision{Why: "whether its address is this machine's own is not known: " + err.Error()}
+	case named && slices.Contains(own, a):
+		return sandpit.EgressDecision{Why: "its address has become this machine's own since the rules were set"}
 	case slices.Contains(own, a):
 		return sandpit.EgressDecision{Why: "its address is this machine's own, and no rule names it"}
 	}

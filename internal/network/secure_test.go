@@ -107,10 +107,9 @@ func (o *origin) terms(t *testing.T, secrets []engine.Secret, allow ...string) e
 	for i := range allow {
 		allow[i] = strings.ReplaceAll(allow[i], "PORT", fmt.Sprint(o.port))
 	}
-	return engine.Terms{
-		Egress:  sandpit.Egress{Allow: allow, Resolve: []string{"good.test:127.0.0.1", "other.test:127.0.0.1"}},
-		Secrets: secrets, CA: ca,
-	}
+	terms := granted(t, sandpit.Egress{Allow: allow, Resolve: []string{"good.test:127.0.0.1", "other.test:127.0.0.1"}})
+	terms.Secrets, terms.CA = secrets, ca
+	return terms
 }
 
 func (o *origin) url(path string) string { return fmt.Sprintf("https://good.test:%d%s", o.port, path) }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/egress"
+	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
@@ -84,7 +85,7 @@ func (h Here) refuseUncarried(e sandpit.Egress) error {
 	if err != nil {
 		return err
 	}
-	set := &ruleset{rules: rules, resolver: newResolver(rules, nil), way: h.Way}
+	set := &ruleset{rules: rules, resolver: newResolver(engine.Terms{}, rules, nil), way: h.Way}
 	for _, text := range e.Allow {
 		parsed, err := egress.ParseRule(text)
 		if err != nil {

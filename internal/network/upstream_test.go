@@ -138,7 +138,7 @@ func TestUpstreamAddresses(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p.Forget()
-			in := through(t, p, engine.Terms{Egress: c.egress}, c.noProxy)
+			in := through(t, p, granted(t, c.egress), c.noProxy)
 			if c.host != "" {
 				conn, err := in.dial(fmt.Sprintf("%s:%d", c.host, port))
 				if (err == nil) != c.works {
@@ -168,9 +168,9 @@ func TestUpstreamRulesChange(t *testing.T) {
 		"nothing allows it anymore": {Allow: []string{"other.test"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			in := through(t, upstreamtest.Start(t, "http"), engine.Terms{Egress: sandpit.Egress{Allow: []string{"good.test"}}}, "")
+			in := through(t, upstreamtest.Start(t, "http"), granted(t, sandpit.Egress{Allow: []string{"good.test"}}), "")
 			conn := in.must(fmt.Sprintf("good.test:%d", port))
-			if err := in.net.Set(engine.Terms{Egress: sandpit.Egress{Allow: []string{"good.test", "other.test"}, Deny: []string{"third.test"}}}); err != nil {
+			if err := in.net.Set(granted(t, sandpit.Egress{Allow: []string{"good.test", "other.test"}, Deny: []string{"third.test"}})); err != nil {
 				t.Fatal(err)
 			}
 			hello := make([]byte, 6)
@@ -180,7 +180,7 @@ func TestUpstreamRulesChange(t *testing.T) {
 			if _, err := io.ReadFull(conn, hello); err != nil {
 				t.Fatal(err)
 			}
-			if err := in.net.Set(engine.Terms{Egress: e}); err != nil {
+			if err := in.net.Set(granted(t, e)); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := conn.Read(hello); err == nil || isTimeout(err) {
@@ -200,12 +200,12 @@ func TestUpstreamNameServers(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := sandpit.Egress{Allow: []string{"good.test", "127.0.0.1"}}
-	joinBy(t, engine.Terms{Egress: e}, way).must(fmt.Sprintf("good.test:%d", port))
+	joinBy(t, granted(t, e), way).must(fmt.Sprintf("good.test:%d", port))
 	if operators.questions()["A good.test"] == 0 {
 		t.Error("the operator's name server was not asked")
 	}
 	e.Allow, e.DNS = []string{"other.test", "127.0.0.1"}, []string{own.addr}
-	joinBy(t, engine.Terms{Egress: e}, way).must(fmt.Sprintf("other.test:%d", port))
+	joinBy(t, granted(t, e), way).must(fmt.Sprintf("other.test:%d", port))
 	if operators.questions()["A other.test"] != 0 || own.questions()["A other.test"] == 0 {
 		t.Error("the sandbox's own name server was not asked alone")
 	}
@@ -228,7 +228,7 @@ func TestUpstreamCarriesTCP(t *testing.T) {
 			t.Errorf("%s: %v", rule, err)
 		}
 	}
-	if d, err := h.Decide(sandpit.Egress{Allow: []string{"udp:good.test"}}, "udp:good.test:53"); err != nil || d.Allowed || d.Why != onlyTCP {
+	if d, err := h.Decide(engine.Terms{Egress: sandpit.Egress{Allow: []string{"udp:good.test"}}}, "udp:good.test:53"); err != nil || d.Allowed || d.Why != onlyTCP {
 		t.Errorf("%+v, %v", d, err)
 	}
 }
@@ -257,7 +257,7 @@ func TestUpstreamFailures(t *testing.T) {
 		"nobody listens":         {&url.URL{Scheme: "http", Host: "127.0.0.1:1", User: url.UserPassword("bert", "wr0ng")}, "check that it runs"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			in := through(t, &upstreamtest.Proxy{URL: c.proxy}, engine.Terms{Egress: sandpit.Egress{Allow: []string{"good.test"}}}, "")
+			in := through(t, &upstreamtest.Proxy{URL: c.proxy}, granted(t, sandpit.Egress{Allow: []string{"good.test"}}), "")
 			if _, err := in.dial("good.test:443"); err == nil {
 				t.Fatal("it was reached")
 			}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -63,7 +64,7 @@ func join(t *testing.T, h *Host, allow ...string) (engine.Joined, int) {
 }
 
 func terms(allow ...string) engine.Terms {
-	return engine.Terms{Egress: sandpit.Egress{Allow: allow}}
+	return engine.Terms{Egress: sandpit.Egress{Allow: allow}, Own: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}
 }
 
 // pid returns the process that runs, if it is another than the last one.
