@@ -1,12 +1,13 @@
 package sandpit
 
-// Secret is a credential that a sandbox may use. The server stores its value under a name.
+// Secret is a credential that a sandbox may use. The server stores its value under a name, or it is
+// the sandbox's own.
 //
 // The sandbox does not get the value. Its environment has a placeholder, and the value replaces
 // the placeholder in requests to the hosts of the secret. These hosts may be reached over HTTPS
 // without a rule of Egress.
 type Secret struct {
-	// Name is the name of the stored secret. A namespace's own secret is preferred to one of
+	// Name is the name of the secret. Without a Value it is that of a stored one, of which a namespace's own secret is preferred to one of
 	// the server with the same name.
 	Name string
 
@@ -23,4 +24,10 @@ type Secret struct {
 	// it, and Info.NotEnforced says so. Hosts must be empty. Changing the stored value does not
 	// change the sandbox's.
 	Env bool
+
+	// Value is the value of a secret that is the sandbox's own: no stored one has to do with it, and
+	// it goes with the sandbox. Its hosts are Hosts, or else those of the service that has its Name;
+	// without both it is ErrInvalid, unless Env is set. A value is text of up to 64 KiB. Nothing
+	// that describes the sandbox contains it.
+	Value string `json:"-"`
 }

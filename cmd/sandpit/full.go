@@ -10,11 +10,13 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/cli/commands"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/image/fetch"
+	"github.com/sandpit-dev/sandpit/internal/secret"
 )
 
 // carryOut carries out a command line and returns the exit code.
 func carryOut(app *cli.App, args []string) int {
 	addServer(app)
+	app.ReadSecret = secret.Read
 	return app.Report(commands.Run(context.Background(), app, args))
 }
 

@@ -39,9 +39,18 @@ func (c *call) intendFor(body any) error {
 // a webhook, a secret or a file.
 func subject(r *http.Request) string {
 	for _, p := range [...]struct{ name, what string }{{"p", "process "}, {"port", "port "}, {"preview", "preview "}, {"secret", "secret "}, {"id", ""}} {
-		if v := r.PathValue(p.name); v != "" {
-			return p.what + v
+		v := r.PathValue(p.name)
+		if v == "" {
+			continue
 		}
+		if q := r.URL.Query(); p.name == "secret" {
+			for _, whose := range [...]string{"scope", "sandbox"} {
+				if of := q.Get(whose); of != "" {
+					v += " " + whose + " " + strconv.Quote(gate.Bounded(of))
+				}
+			}
+		}
+		return p.what + v
 	}
 	return r.URL.Query().Get("path")
 }
@@ -72,10 +81,6 @@ func (c *call) detailOf(body any) string {
 		return detail
 	case *v1.NewTicket:
 		return "for GET " + strconv.Quote(gate.Bounded(b.Path))
-	case *v1.NewSecret, *v1.SecretValue: // of which no field is shown
-		if scope := c.R.URL.Query().Get("scope"); scope != "" {
-			return subject(c.R) + " scope " + strconv.Quote(gate.Bounded(scope))
-		}
 	case *v1.NewWebhook:
 		return "" // its URL may hold a secret
 	}
@@ -87,6 +92,9 @@ func secretsOf(b *v1.Spec) string {
 	var names []string
 	for _, u := range b.Secrets {
 		name := strconv.Quote(gate.Bounded(u.Name))
+		if u.Value != "" {
+			name += " of its own"
+		}
 		if u.Env {
 			name += " as env"
 		}

@@ -289,7 +289,7 @@ func (x *secrets) SetSecret(_ context.Context, c gate.Caller, shared bool, name 
 	return made, nil
 }
 
-func (x *secrets) RotateSecret(_ context.Context, c gate.Caller, _ bool, name, _ string) (v1.Secret, error) {
+func (x *secrets) RotateSecret(_ context.Context, c gate.Caller, _ api.SecretScope, name, _ string) (v1.Secret, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if made, ok := x.all[c.Namespace][name]; ok {
@@ -298,13 +298,13 @@ func (x *secrets) RotateSecret(_ context.Context, c gate.Caller, _ bool, name, _
 	return v1.Secret{}, sandpit.ErrNotFound
 }
 
-func (x *secrets) ListSecrets(_ context.Context, c gate.Caller) ([]v1.Secret, error) {
+func (x *secrets) ListSecrets(_ context.Context, c gate.Caller, _ string) ([]v1.Secret, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return slices.Concat(slices.Collect(maps.Values(x.all[c.Namespace])), slices.Collect(maps.Values(x.all[""]))), nil
 }
 
-func (x *secrets) DeleteSecret(_ context.Context, c gate.Caller, _ bool, name string) error {
+func (x *secrets) DeleteSecret(_ context.Context, c gate.Caller, _ api.SecretScope, name string) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if _, ok := x.all[c.Namespace][name]; !ok {

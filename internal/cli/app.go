@@ -20,6 +20,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -70,6 +71,10 @@ type App struct {
 
 	// FilesInMemory says that the preferred driver stores a sandbox's own files in memory.
 	FilesInMemory bool
+
+	// ReadSecret reads the value of a secret from a source, with an environment and stderr for
+	// commands. Errors do not have the value. See secret.Read.
+	ReadSecret func(ctx context.Context, source string, environ []string, stderr io.Writer) (string, error)
 
 	// OpenImages opens the image store under home.
 	OpenImages func(home string) *image.Store

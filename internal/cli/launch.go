@@ -80,7 +80,7 @@ func (a *App) stored(ctx context.Context, o *Options) bool {
 	if address, _ := o.Server(); address != "" {
 		return false
 	}
-	if !o.network().IsZero() || len(o.secret.items)+len(o.secretEnv.items) > 0 {
+	if !o.network().IsZero() || len(o.secret.items)+len(o.secretEnv.items)+len(o.secretFrom.items) > 0 {
 		return false // it has no network, and starts no server
 	}
 	if o.image.is == "" || o.image.is == "host" {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,6 +39,7 @@ type Options struct {
 	sent, received, bandwidth          scalar[int64]
 	upstreamProxy, noProxy, caBundle   scalar[string]
 	secret, secretEnv                  list[sandpit.Secret]
+	secretFrom                         list[[2]string] // a name, and the source of the value
 	interactive, tty, asJSON, initTime flag
 	detach                             flag           // of exec
 	detachOn                           scalar[string] // of exec: --detach-keys
@@ -88,6 +90,7 @@ func NewOptions(lookup notation.Lookup) *Options {
 	o.caBundle = scalar[string]{parse: filepath.Abs, shown: "FILE"}
 	o.secret = list[sandpit.Secret]{parse: notation.ParseSecret, shown: "NAME[=VAR][@HOST]", adds: true}
 	o.secretEnv = list[sandpit.Secret]{parse: notation.ParseSecretEnv, shown: "NAME[=VAR]", adds: true}
+	o.secretFrom = list[[2]string]{parse: parseSecretFrom, shown: "NAME=SOURCE", adds: true}
 	o.readOnly, o.interactive, o.tty, o.asJSON, o.initTime = newFlag(), newFlag(), newFlag(), newFlag(), newFlag()
 	o.detach, o.quiet = newFlag(), newFlag()
 	o.detachOn = scalar[string]{parse: ParseDetachKeys, shown: "KEYS"}
@@ -222,8 +225,9 @@ func (o *Options) Sections() []Section {
 			{"max-sent", "", &o.sent, "bytes sent in all (default unlimited)", false},
 			{"max-received", "", &o.received, "bytes received in all (default unlimited)", false},
 			{"bandwidth", "", &o.bandwidth, "bytes per second, each way (default unlimited)", false},
-			{"secret", "", &o.secret, "use a stored secret: VAR has a placeholder, which its value replaces in requests to its hosts", false},
-			{"secret-env", "", &o.secretEnv, "give the sandbox the value of a stored secret, which it can then read and send", false},
+			{"secret", "", &o.secret, "use a secret: VAR has a placeholder, which its value replaces in requests to its hosts", false},
+			{"secret-env", "", &o.secretEnv, "give the sandbox the value of a secret, which it can then read and send", false},
+			{"secret-from", "", &o.secretFrom, "read the value of a secret on this machine, for this sandbox alone: SOURCE is env:VARIABLE, file:PATH or cmd:COMMAND; --secret NAME is implied", false},
 		}},
 		{"The sandbox", []Entry{
 			{"name", "", &o.name, "unique name of the sandbox", true},
@@ -382,6 +386,11 @@ func (o *Options) Spec() (sandpit.Spec, error) {
 		Egress:   o.network(),
 	}
 	spec.Secrets = append(o.secret.values(), o.secretEnv.values()...)
+	for _, from := range o.secretFrom.values() {
+		if !slices.ContainsFunc(spec.Secrets, func(u sandpit.Secret) bool { return u.Name == from[0] }) {
+			spec.Secrets = append(spec.Secrets, sandpit.Secret{Name: from[0]})
+		}
+	}
 	// A command that may run for longer than sandboxes live by default needs
 	// one that lives as long, with time to be made and cleaned up.
 	if o.timeout.is > sandpit.DefaultLimits().Life {

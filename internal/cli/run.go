@@ -84,6 +84,9 @@ func (a *App) runSteps(ctx context.Context, o *Options, cmd sandpit.Command, rel
 	if err == nil {
 		err = o.Elsewhere(true)
 	}
+	if err == nil {
+		err = a.ReadSecrets(ctx, o, &spec)
+	}
 	if err != nil {
 		return err
 	}

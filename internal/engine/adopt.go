@@ -231,10 +231,18 @@ func (e *Engine) recall(recoverer driver.Recoverer, r Record, cancel context.Can
 	s.demand = demand{d.Limits.Memory, d.Limits.CPUs, 1}
 	if made.CA {
 		sealed, _ := openMade(r.Secret) // without it, the sandbox has no network, and a gap
-		s.ca = sealed.CA
+		s.ca, s.own = sealed.CA, sealed.Own
+	}
+	for _, name := range made.Own { // one that is lost does not become a stored one of its name
+		if _, ok := s.own[name]; !ok {
+			if s.own == nil {
+				s.own = map[string]OwnSecret{}
+			}
+			s.own[name] = OwnSecret{}
+		}
 	}
 	s.origin, s.secret, s.dialects = d.Made, r.Secret, d.Dialects
-	s.cost = costOf(d.Labels, d.Config, len(d.Made)+len(r.Secret)) + egressCost(s.egress) // whatever the bounds are: it is there
+	s.cost = costOf(d.Labels, d.Config, len(d.Made)+len(r.Secret)) + s.secretUses.cost() + egressCost(s.egress) // whatever the bounds are: it is there
 	for _, data := range d.Dialects {
 		s.cost += int64(len(data))
 	}

@@ -152,7 +152,7 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	trust, err := s.intercept(&plan)
 	config.Env = slices.Concat(s.image.Env, trust, spec.Env, made.env)
 	if err == nil && s.persistent {
-		s.origin, s.secret, err = encodeMade(Made{Spec: spec, Policy: t.policy.Name, Guest: config, CA: s.ca})
+		s.origin, s.secret, err = encodeMade(Made{Spec: spec, Policy: t.policy.Name, Guest: config, CA: s.ca, Own: s.own})
 	}
 	if err == nil {
 		err = s.pay(costOf(spec.Labels, s.image, len(s.origin)+len(s.secret)+kept) + made.cost() + egressCost(s.egress))

@@ -5,8 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
@@ -15,7 +17,13 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/image"
 )
 
-// Made is everything that a sandbox was made with. It never changes. The sandbox's record
+// OwnSecret is the present value of a sandbox's own secret.
+type OwnSecret struct {
+	Value string    // "": it was removed, or is lost
+	SetAt time.Time // when the secret got it
+}
+
+// Made is everything that a sandbox was made with. The sandbox's record
 // has it, so that the sandbox can be made again.
 type Made struct {
 	// Spec is the requested Spec, completed by the policy. Its Labels, Idle and OnExpiry
@@ -31,25 +39,32 @@ type Made struct {
 	// CA is Terms.CA, or nil. It is a secret.
 	CA []byte
 
+	// Own are the sandbox's own secrets that are bound to hosts, by name: see sandpit.Secret.Value,
+	// which the Spec lacks. Only they may change.
+	Own map[string]OwnSecret
+
 	// Parent is the ID of the sandbox that this one was made from, or "".
 	Parent string
 }
 
-// madeRecord is Made in a record. The environment of a Spec is in Record.Secret, and so is the
-// authority; the environment of the guest is the image's and that of the Spec.
+// madeRecord is Made in a record. The environment of a Spec is in Record.Secret, and so are the
+// authority and the values of own secrets; the environment of the guest is the image's and that of the Spec.
 type madeRecord struct {
 	Spec   sandpit.Spec  `json:"spec"`
 	Env    int           `json:"env,omitempty"` // how many variables the Spec has
 	CA     bool          `json:"ca,omitempty"`
+	Own    []string      `json:"own,omitempty"` // the names of own secrets
 	Policy string        `json:"policy,omitempty"`
 	Guest  client.Config `json:"guest"`
 	Parent string        `json:"parent,omitempty"`
 }
 
-// madeSecret is Record.Secret of a sandbox with an authority. That of another is Env, or nothing.
+// madeSecret is Record.Secret of a sandbox with an authority, and so of all with secrets that are bound to
+// hosts. That of another is Env, or nothing.
 type madeSecret struct {
-	Env rawStrings `json:"env,omitempty"`
-	CA  []byte     `json:"ca"`
+	Env rawStrings           `json:"env,omitempty"`
+	CA  []byte               `json:"ca"`
+	Own map[string]OwnSecret `json:"own,omitempty"`
 }
 
 // openMade reads Record.Secret.
@@ -77,15 +92,15 @@ func encodeMade(m Made) (text, secret json.RawMessage, err error) {
 		return nil, nil, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "%.100q is not UTF-8", texts[i]), "use names and paths that are UTF-8 for sandboxes of a server")
 	}
 	switch {
-	case m.CA != nil:
-		secret, err = json.Marshal(madeSecret{m.Spec.Env, m.CA})
+	case m.CA != nil || len(m.Own) > 0:
+		secret, err = json.Marshal(madeSecret{m.Spec.Env, m.CA, m.Own})
 	case len(m.Spec.Env) > 0:
 		secret, err = json.Marshal(rawStrings(m.Spec.Env))
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	r := madeRecord{Spec: m.Spec, Env: len(m.Spec.Env), CA: m.CA != nil, Policy: m.Policy, Guest: m.Guest, Parent: m.Parent}
+	r := madeRecord{Spec: m.Spec, Env: len(m.Spec.Env), CA: m.CA != nil, Own: slices.Sorted(maps.Keys(m.Own)), Policy: m.Policy, Guest: m.Guest, Parent: m.Parent}
 	r.Spec.Env, r.Guest.Env = nil, nil
 	text, err = json.Marshal(r)
 	return text, secret, err
@@ -103,7 +118,7 @@ func decodeMade(text, secret json.RawMessage, config image.Config) (Made, error)
 	if err != nil {
 		return Made{}, fmt.Errorf("reading the environment that the sandbox was made with: %w", err)
 	}
-	if m.Spec.Env, m.CA = sealed.Env, sealed.CA; len(m.Spec.Env) != r.Env || (m.CA != nil) != r.CA {
+	if m.Spec.Env, m.CA, m.Own = sealed.Env, sealed.CA, sealed.Own; len(m.Spec.Env) != r.Env || (m.CA != nil) != r.CA || len(m.Own) != len(r.Own) {
 		return Made{}, fault.Errorf(sandpit.ErrIntegrity, "reading what the sandbox was made with: its environment is lost")
 	}
 	m.Guest.Env = slices.Concat(config.Env, m.Spec.Env)
@@ -117,7 +132,10 @@ func (s *Sandbox) Made() (Made, error) {
 	if s.origin == nil {
 		return Made{}, fault.Errorf(sandpit.ErrUnsupported, "reading the record of sandbox %s: it has none", s.Name())
 	}
-	return decodeMade(s.origin, s.secret, s.image)
+	s.mu.Lock()
+	secret := s.secret
+	s.mu.Unlock()
+	return decodeMade(s.origin, secret, s.image)
 }
 
 // rawStrings are strings of any bytes. In JSON, one that is not UTF-8 is an object with
@@ -178,6 +196,16 @@ type Box interface {
 	// Made returns everything that the sandbox was made with. It returns ErrUnsupported for
 	// a sandbox that ends with its engine and has no record.
 	Made() (Made, error)
+
+	// OwnSecrets returns the uses of the sandbox's own secrets that are bound to hosts and were not
+	// removed, with the time when each got its value, which they lack.
+	OwnSecrets() ([]sandpit.Secret, []time.Time)
+
+	// SetOwnSecret replaces the value of an own secret that is bound to hosts, or removes it with "".
+	// When it returns, that is in force; if it can't be, the sandbox reaches nothing any more. It
+	// returns ErrNotFound if the sandbox has none of that name, and ErrInvalid for a value that no
+	// secret can have. Errors never have the value.
+	SetOwnSecret(ctx context.Context, name, value string) error
 
 	// SetDialect stores data, which is JSON, with the sandbox for a dialect, whose name has
 	// at most 32 bytes: at most 64 KiB for each of at most 8 dialects. Later engines have

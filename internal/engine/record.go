@@ -92,7 +92,7 @@ func (s *Sandbox) record(next *settings) (Record, error) {
 	if x.egress.Asked() || s.network != nil {
 		d.Egress = &x.egress
 	}
-	r := Record{ID: s.id, Namespace: s.namespace, Name: x.name, State: s.state, CreatedAt: s.created, Secret: s.secret}
+	r := Record{ID: s.id, Namespace: s.namespace, Name: x.name, State: s.state, CreatedAt: s.created, Secret: s.secret, NewSecret: s.newSecret}
 	s.mu.Unlock()
 	if r.State != sandpit.StateCreating && s.instance != nil {
 		if h := s.instance.Handle(); h.Driver != "" { // not that of one that is gone
@@ -129,6 +129,7 @@ func (s *Sandbox) put(ctx context.Context, next *settings) error {
 		return err
 	}
 	err = s.engine.opts.Store.PutSandbox(ctx, r)
+	s.newSecret = s.newSecret && err != nil
 	full, stopped := errors.Is(err, sandpit.ErrExhausted), r.State == sandpit.StateStopped
 	switch { // a disk that hangs is not asked for more
 	case full && stopped:

@@ -33,7 +33,7 @@ type Sandbox struct {
 	memory     *ledger.Account
 	image      image.Config
 	origin     json.RawMessage // as encodeMade returns it
-	secret     json.RawMessage // the same
+	secret     json.RawMessage // the same; changed under mu
 	ca         []byte          // Terms.CA
 	user       string          // by name or id, of processes that name none
 	lease      *image.Lease
@@ -51,14 +51,15 @@ type Sandbox struct {
 	refusedSeen atomic.Int64 // processes that were refused
 	lastUse     atomic.Int64 // ns since 1970 of the latest activity
 
-	change  chan struct{} // one place: held during a change of the state
-	saving  sync.Mutex    // held while the record is written
-	joining sync.Mutex    // held while the terms of its network change
-	noted   bool          // there may be a stopMark; guarded by saving
-	erasing bool          // its record is being removed, and must not be written; guarded by saving
-	erased  bool          // and is removed; guarded by saving
-	failing sync.Once
-	gone    chan struct{} // closed when it begins to be removed
+	change    chan struct{} // one place: held during a change of the state
+	saving    sync.Mutex    // held while the record is written
+	joining   sync.Mutex    // held while the terms of its network change
+	newSecret bool          // Record.NewSecret; guarded by saving
+	noted     bool          // there may be a stopMark; guarded by saving
+	erasing   bool          // its record is being removed, and must not be written; guarded by saving
+	erased    bool          // and is removed; guarded by saving
+	failing   sync.Once
+	gone      chan struct{} // closed when it begins to be removed
 
 	mu           sync.Mutex // guards all below
 	info         sandpit.Info

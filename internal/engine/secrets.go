@@ -3,10 +3,13 @@ package engine
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
@@ -17,8 +20,8 @@ import (
 
 // Secrets has the secrets that sandboxes may use. All methods are safe for concurrent use.
 type Secrets interface {
-	// FindSecret returns what the use of a secret by a namespace means. It returns ErrNotFound if
-	// neither the namespace nor the server has one of that name, ErrInvalid if the use makes no
+	// FindSecret returns what the use of a secret by a namespace means. With a Value it is a sandbox's
+	// own, and no other is looked for. It returns ErrNotFound if neither the namespace nor the server has one of that name, ErrInvalid if the use makes no
 	// sense, and ErrForbidden for hosts that the secret is not bound to. Errors never have the value.
 	FindSecret(ctx context.Context, namespace string, use sandpit.Secret) (FoundSecret, error)
 
@@ -28,7 +31,7 @@ type Secrets interface {
 	RenewSecret(ctx context.Context, namespace, name string) error
 }
 
-// FoundSecret is a stored secret, as a sandbox uses it.
+// FoundSecret is a secret as a sandbox uses it.
 type FoundSecret struct {
 	Variables   []string // which get the placeholder or the value
 	Hosts       []string // as in rules; at least one, unless the sandbox is to have the value
@@ -63,10 +66,11 @@ func checkSecrets(uses []sandpit.Secret) error {
 	return nil
 }
 
-// secretUses are the secrets that a sandbox uses. Its record has all but the values.
+// secretUses are the secrets that a sandbox uses. Its record has all but the values of stored ones.
 type secretUses struct {
-	uses         []sandpit.Secret
-	placeholders map[string]string // by name, of those that are bound to hosts
+	uses         []sandpit.Secret     // without values
+	placeholders map[string]string    // by name, of those that are bound to hosts
+	own          map[string]OwnSecret // Made.Own; replaced, and never changed
 
 	bound []Secret // with the present values; those that were removed are missing
 }
@@ -83,6 +87,9 @@ func (u *secretUses) cost() (n int64) {
 	for _, b := range u.bound {
 		n += int64(len(b.Name)+len(b.Placeholder)+len(b.Value)) + 256
 	}
+	for name, own := range u.own {
+		n += int64(len(name)+len(own.Value)) + 128
+	}
 	return n
 }
 
@@ -97,7 +104,7 @@ func (e *Engine) useSecrets(ctx context.Context, namespace string, p policy.Poli
 	if e.opts.Secrets == nil {
 		return m, sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "using the secret %q: this program stores no secrets", spec.Secrets[0].Name), "create the sandbox at a server: 'sandpit create --secret'")
 	}
-	m.uses, m.placeholders = slices.Clone(spec.Secrets), map[string]string{}
+	m.placeholders = map[string]string{}
 	taken := map[string]string{} // variables, and what sets them
 	for _, entry := range spec.Env {
 		name, _, _ := strings.Cut(entry, "=")
@@ -107,12 +114,14 @@ func (e *Engine) useSecrets(ctx context.Context, namespace string, p policy.Poli
 	spec.Egress.Allow = slices.Clip(spec.Egress.Allow)
 	for _, use := range spec.Secrets {
 		failed := func(err error) error { return fmt.Errorf("using the secret %q: %w", use.Name, err) }
-		if err := p.AllowSecret(use.Name); err != nil {
-			return m, err
+		if use.Value == "" { // the caller needs no permission for what it has
+			if err := p.AllowSecret(use.Name); err != nil {
+				return m, err
+			}
 		}
 		found, err := e.opts.Secrets.FindSecret(ctx, namespace, use)
 		if errors.Is(err, sandpit.ErrNotFound) {
-			return m, sandpit.WithHint(fault.Errorf(sandpit.ErrNotFound, "no secret is named %q", use.Name), "run 'sandpit secret set "+use.Name+"' first")
+			return m, sandpit.WithHint(fault.Errorf(sandpit.ErrNotFound, "no secret is named %q", use.Name), "run 'sandpit secret set "+use.Name+"' first, or give the sandbox its own with --secret-from")
 		} else if err != nil {
 			return m, failed(err)
 		}
@@ -128,6 +137,12 @@ func (e *Engine) useSecrets(ctx context.Context, namespace string, p policy.Poli
 			value = placeholder(found.Prefix)
 			m.placeholders[use.Name] = value
 			m.bound = append(m.bound, bind(use.Name, value, found))
+			if use.Value != "" {
+				if m.own == nil {
+					m.own = map[string]OwnSecret{}
+				}
+				m.own[use.Name] = OwnSecret{strings.Clone(use.Value), time.Now().UTC()}
+			}
 			for _, rule := range found.Allow {
 				if !slices.Contains(spec.Egress.Allow, rule) {
 					spec.Egress.Allow = append(spec.Egress.Allow, rule)
@@ -141,7 +156,10 @@ func (e *Engine) useSecrets(ctx context.Context, namespace string, p policy.Poli
 			taken[variable] = "the secret " + use.Name
 			m.env = append(m.env, variable+"="+value)
 		}
+		use.Value = ""
+		m.uses = append(m.uses, use)
 	}
+	spec.Secrets = m.uses
 	if len(exposed) > 0 {
 		m.gap = []sandpit.Gap{{
 			What: feature.GapSecretEnv, Why: "everything in the sandbox can read the values of these secrets, because it was asked for: " + strings.Join(exposed, ", "),
@@ -170,6 +188,10 @@ func (s *Sandbox) findSecrets(ctx context.Context) error {
 	var bound []Secret
 	for _, use := range was.uses {
 		if use.Env || s.engine.opts.Secrets == nil {
+			continue
+		}
+		own, is := was.own[use.Name]
+		if use.Value = own.Value; is && own.Value == "" {
 			continue
 		}
 		found, err := s.engine.opts.Secrets.FindSecret(ctx, s.namespace, use)
@@ -222,9 +244,13 @@ func (e *Engine) SecretChanged(ctx context.Context, namespace, name string) erro
 	return errors.Join(errs...)
 }
 
+// usesSecret reports whether a stored secret is bound to hosts for the sandbox.
 func (s *Sandbox) usesSecret(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if _, own := s.own[name]; own {
+		return false
+	}
 	return slices.ContainsFunc(s.uses, func(u sandpit.Secret) bool { return u.Name == name && !u.Env })
 }
 
@@ -243,4 +269,81 @@ func (s *Sandbox) refreshSecrets(ctx context.Context) error {
 		return fmt.Errorf("sandbox %q reaches nothing any more: %w", s.Name(), err)
 	}
 	return nil
+}
+
+// OwnSecrets is Box.OwnSecrets.
+func (s *Sandbox) OwnSecrets() (uses []sandpit.Secret, since []time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, use := range s.uses {
+		if own := s.own[use.Name]; own.Value != "" {
+			use.Hosts = slices.Clone(use.Hosts)
+			uses, since = append(uses, use), append(since, own.SetAt)
+		}
+	}
+	return uses, since
+}
+
+// SetOwnSecret is Box.SetOwnSecret.
+func (s *Sandbox) SetOwnSecret(ctx context.Context, name, value string) error {
+	err := s.storeOwn(ctx, name, value)
+	if err != nil {
+		return fmt.Errorf("changing the secret %q of sandbox %q: %w", fault.Clip(name), s.Name(), err)
+	}
+	return s.refreshSecrets(ctx)
+}
+
+// storeOwn writes the record with another value of an own secret.
+func (s *Sandbox) storeOwn(ctx context.Context, name, value string) error {
+	s.saving.Lock()
+	defer s.saving.Unlock()
+	s.mu.Lock()
+	own, was, i := maps.Clone(s.own), s.own[name], slices.IndexFunc(s.uses, func(u sandpit.Secret) bool { return u.Name == name })
+	former, sealed := s.own, s.secret
+	s.mu.Unlock()
+	if was.Value == "" {
+		return fault.NotFoundf("the sandbox has no secret of its own with that name that is bound to hosts")
+	}
+	if value != "" {
+		use := s.uses[i]
+		use.Value = value
+		if _, err := s.engine.opts.Secrets.FindSecret(ctx, s.namespace, use); err != nil {
+			return err
+		}
+	}
+	own[name] = OwnSecret{strings.Clone(value), time.Now().UTC()}
+	text := sealed
+	if s.persistent {
+		made, err := openMade(sealed)
+		if err == nil {
+			made.Own = own
+			text, err = json.Marshal(made)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	more := int64(len(text)-len(sealed)) + 2*int64(len(value)-len(was.Value)) // see secretUses.cost
+	if more > 0 {
+		if err := s.pay(more); err != nil {
+			return err
+		}
+	}
+	set := func(own map[string]OwnSecret, text json.RawMessage) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.own, s.secret = own, text
+	}
+	set(own, text)
+	s.newSecret = true
+	err := s.put(ctx, nil)
+	if err != nil {
+		set(former, sealed)
+		s.saveLater() // the store may have taken it all the same
+		more = -more
+	}
+	if more < 0 {
+		s.refund(-more)
+	}
+	return err
 }

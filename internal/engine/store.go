@@ -20,10 +20,13 @@ type Record struct {
 	// with a version.
 	Data json.RawMessage
 
-	// Secret is the environment that the sandbox was made with. The store's files alone
-	// must not reveal it. It never changes, so a store that has one need not replace it. It is
-	// nil if there is none or it is lost.
+	// Secret is the environment that the sandbox was made with, and its own secrets. The store's
+	// files alone must not reveal it. It is nil if there is none or it is lost.
 	Secret json.RawMessage
+
+	// NewSecret says that a Secret which the store has may be another one. Without it, a store need
+	// not replace that.
+	NewSecret bool
 }
 
 // A Store keeps the records of an engine's sandboxes. Every call is durable when it

@@ -275,8 +275,8 @@ func (s *served) http() *http.Client {
 	return &http.Client{Transport: transport, Timeout: patience}
 }
 
-// get makes a request and returns the answer.
-func (s *served) get(method, url, key string, body string) (status int, answer string, header http.Header) {
+// get makes a request with header fields, which are names and values, and returns the answer.
+func (s *served) get(method, url, key string, body string, headers ...string) (status int, answer string, header http.Header) {
 	s.t.Helper()
 	var in io.Reader
 	if body != "" {
@@ -291,6 +291,9 @@ func (s *served) get(method, url, key string, body string) (status int, answer s
 	}
 	if key != "" {
 		r.Header.Set("Authorization", "Bearer "+key)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
 	}
 	resp, err := s.http().Do(r)
 	if err != nil {

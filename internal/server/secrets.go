@@ -5,14 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/gate"
+	"github.com/sandpit-dev/sandpit/internal/policy"
 	"github.com/sandpit-dev/sandpit/internal/secret"
 	"github.com/sandpit-dev/sandpit/internal/state"
 )
@@ -21,12 +24,19 @@ import (
 type foundSecrets struct {
 	store      *state.Store
 	configured map[string]secret.Secret // of the server, by name; they never change
+	services   secret.Services
 	renewer    *renewer
 }
 
 // FindSecret is engine.Secrets.FindSecret.
 func (f foundSecrets) FindSecret(ctx context.Context, namespace string, use sandpit.Secret) (engine.FoundSecret, error) {
-	stored, err := f.find(ctx, namespace, use.Name)
+	var stored secret.Secret
+	var err error
+	if use.Value != "" {
+		stored, err = f.own(namespace, use)
+	} else {
+		stored, err = f.find(ctx, namespace, use.Name)
+	}
 	if err != nil {
 		return engine.FoundSecret{}, err
 	}
@@ -35,6 +45,16 @@ func (f foundSecrets) FindSecret(ctx context.Context, namespace string, use sand
 		Variables: r.Variables, Hosts: r.Rules(), Allow: r.Rules(), Prefix: r.Prefix, Query: r.Query, Body: r.Body,
 		Value: r.Value, Shared: stored.Namespace == sharedSecrets, Renewable: stored.Login != nil && stored.Login.Renewable && !stored.Login.Over,
 	}, err
+}
+
+// own returns a sandbox's own secret. A service that has its name says what the use does not.
+func (f foundSecrets) own(namespace string, use sandpit.Secret) (secret.Secret, error) {
+	service, _ := f.services.Find(use.Name)
+	x := secret.Secret{Namespace: namespace, Name: use.Name, Binding: service.Binding(), Value: use.Value}
+	if len(use.Hosts) > 0 {
+		x.Hosts = use.Hosts
+	}
+	return x, x.Check()
 }
 
 // find returns the secret that a name means in a namespace.
@@ -91,8 +111,7 @@ func readSecrets(ctx context.Context, all []ConfiguredSecret, services secret.Se
 // secrets are the secrets as the API uses them.
 type secrets struct {
 	foundSecrets
-	services secret.Services
-	engine   *engine.Engine
+	engine *engine.Engine
 }
 
 // changeable refuses to change a secret of the settings.
@@ -167,10 +186,57 @@ func bindingOf(services secret.Services, name string, in v1.NewSecret) (secret.B
 	return b, nil
 }
 
-func (s secrets) RotateSecret(ctx context.Context, c gate.Caller, shared bool, name, value string) (v1.Secret, error) {
+// boxOf returns a sandbox of the caller, also of one without a policy.
+func (s secrets) boxOf(ctx context.Context, c gate.Caller, sandbox string) (engine.Box, error) {
+	sb, err := s.engine.As(c.Namespace, policy.ServerDefault()).Get(ctx, sandbox)
+	if err != nil {
+		return nil, err
+	}
+	return sb.(engine.Box), nil // see engine.Box
+}
+
+// ownSecrets describes the own secrets of a sandbox.
+func (s secrets) ownSecrets(ctx context.Context, c gate.Caller, sb engine.Box) ([]v1.Secret, error) {
+	info, err := sb.Info(ctx)
+	if err != nil {
+		return nil, err
+	}
+	uses, since := sb.OwnSecrets()
+	all := make([]v1.Secret, len(uses))
+	for i, use := range uses {
+		x, _ := s.own(c.Namespace, use) // it was checked with its value
+		r, _ := x.Resolve(use)
+		all[i] = v1.Secret{
+			Name: use.Name, Scope: "sandbox", Service: r.Service, Hosts: r.Hosts, Variables: r.Variables, Query: r.Query, Body: r.Body,
+			CreatedAt: info.CreatedAt, RotatedAt: since[i],
+		}
+	}
+	return all, nil
+}
+
+func (s secrets) RotateSecret(ctx context.Context, c gate.Caller, in api.SecretScope, name, value string) (v1.Secret, error) {
 	if err := secret.CheckValue(value); err != nil {
 		return v1.Secret{}, fmt.Errorf("rotating the secret %q: %w", fault.Clip(name), err)
 	}
+	if in.Sandbox != "" {
+		sb, err := s.boxOf(ctx, c, in.Sandbox)
+		if err == nil {
+			err = sb.SetOwnSecret(context.WithoutCancel(ctx), name, value)
+		}
+		var all []v1.Secret
+		if err == nil {
+			all, err = s.ownSecrets(ctx, c, sb)
+		}
+		if err != nil {
+			return v1.Secret{}, err
+		}
+		i := slices.IndexFunc(all, func(x v1.Secret) bool { return x.Name == name })
+		if i < 0 {
+			return v1.Secret{}, fault.NotFoundf("the secret %q was removed meanwhile", name)
+		}
+		return all[i], nil
+	}
+	shared := in.Server
 	if err := s.changeable(shared, name); err != nil {
 		return v1.Secret{}, fmt.Errorf("rotating a secret: %w", err)
 	}
@@ -182,7 +248,15 @@ func (s secrets) RotateSecret(ctx context.Context, c gate.Caller, shared bool, n
 	return shownSecret(stored), s.engine.SecretChanged(context.WithoutCancel(ctx), namespace, name)
 }
 
-func (s secrets) DeleteSecret(ctx context.Context, c gate.Caller, shared bool, name string) error {
+func (s secrets) DeleteSecret(ctx context.Context, c gate.Caller, in api.SecretScope, name string) error {
+	if in.Sandbox != "" {
+		sb, err := s.boxOf(ctx, c, in.Sandbox)
+		if err != nil {
+			return err
+		}
+		return sb.SetOwnSecret(context.WithoutCancel(ctx), name, "")
+	}
+	shared := in.Server
 	if err := s.changeable(shared, name); err != nil {
 		return fmt.Errorf("removing a secret: %w", err)
 	}
@@ -193,7 +267,14 @@ func (s secrets) DeleteSecret(ctx context.Context, c gate.Caller, shared bool, n
 	return s.engine.SecretChanged(context.WithoutCancel(ctx), namespace, name)
 }
 
-func (s secrets) ListSecrets(ctx context.Context, c gate.Caller) ([]v1.Secret, error) {
+func (s secrets) ListSecrets(ctx context.Context, c gate.Caller, sandbox string) ([]v1.Secret, error) {
+	if sandbox != "" {
+		sb, err := s.boxOf(ctx, c, sandbox)
+		if err != nil {
+			return nil, err
+		}
+		return s.ownSecrets(ctx, c, sb)
+	}
 	var all []v1.Secret
 	for _, namespace := range []string{c.Namespace, sharedSecrets} {
 		list, err := s.store.SecretsOf(ctx, namespace)

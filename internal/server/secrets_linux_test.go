@@ -226,6 +226,127 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
+// A value that a create request brings needs no permission but that for its hosts, is used in place of a stored
+// one of its name, and goes with the sandbox.
+func TestOwnSecrets(t *testing.T) {
+	t.Parallel()
+	testkit.NeedRoot(t, "to make the interface of a sandbox")
+	n := &noted{Network: network.Here{}}
+	s := newServed(t)
+	s.policy("policies:\n  none: {secrets: [], egress: [api.openai.com, own.example]}\n")
+	s.change = func(o *server.Options) { o.Network = n }
+	s.start()
+	a, b := s.keyOf("a", "none"), s.keyOf("b", "none")
+	var answers strings.Builder
+	ask := func(status int, method, path, key, body string, header ...string) string {
+		t.Helper()
+		got, answer, _ := s.get(method, "http://sandpit"+path, key, body, header...)
+		answers.WriteString(answer)
+		if got != status {
+			t.Errorf("%s %s: %d, want %d: %s", method, path, got, status, answer)
+		}
+		return answer
+	}
+	inForce := func(i int, want ...string) {
+		t.Helper()
+		terms, closed := n.of(i)
+		var got []string
+		for _, x := range terms.Secrets {
+			got = append(got, x.Name+" "+strings.Join(x.Hosts, ",")+" "+string(x.Value))
+		}
+		if closed || !slices.Equal(got, want) {
+			t.Errorf("the secrets in force are %q, want %q", got, want)
+		}
+	}
+
+	// Stored secrets of the same names are not used, and their changes do not matter.
+	ask(200, "PUT", "/v1/secrets/openai", a, `{"value":"value-of-team-a"}`)
+	create := `{"name":"one","limits":{"memory":67108864,"disk":8388608},"secrets":[{"name":"openai","value":"own-of-the-sandbox"},{"name":"crm","hosts":["own.example:8443"],"variable":"TOKEN","value":"own-of-crm"},{"name":"plain","env":true,"value":"own-in-the-environment"}]}`
+	for range 2 { // the second is an answer that was kept
+		ask(201, "POST", "/v1/sandboxes", a, create, "Idempotency-Key", "once")
+	}
+	openai, crm := "openai api.openai.com:443 own-of-the-sandbox", "crm own.example:8443 own-of-crm"
+	inForce(0, openai, crm)
+	c := s.with(a)
+	defer func() { c.Close() }()
+	sb, err := c.Get(t.Context(), "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := sandpit.Shell(t.Context(), sb, "echo $OPENAI_API_KEY; echo $TOKEN; echo $PLAIN | tr a-z A-Z"); err != nil || !strings.HasPrefix(string(out.Stdout), "sk-sandpit") || !strings.HasSuffix(string(out.Stdout), "\nOWN-IN-THE-ENVIRONMENT\n") {
+		t.Errorf("the environment is %q, %v", string(out.Stdout), err)
+	}
+	ask(200, "PUT", "/v1/secrets/openai/value", a, `{"value":"rotated-of-team-a"}`)
+	ask(204, "DELETE", "/v1/secrets/openai", a, "")
+	inForce(0, openai, crm)
+
+	list := ask(200, "GET", "/v1/secrets?sandbox=one", a, "")
+	for _, want := range []string{`"name":"openai","scope":"sandbox","service":"openai","hosts":["api.openai.com"],"variables":["OPENAI_API_KEY"]`, `"name":"crm","scope":"sandbox","hosts":["own.example:8443"],"variables":["TOKEN"]`} {
+		if !strings.Contains(list, want) || strings.Contains(list, "plain") {
+			t.Errorf("the list is %s, and lacks %s", list, want)
+		}
+	}
+	if list := ask(200, "GET", "/v1/secrets", a, ""); strings.Contains(list, "sandbox") {
+		t.Errorf("the namespace has %s", list)
+	}
+
+	// Rotation and removal; only of what there is, and by the namespace.
+	ask(404, "GET", "/v1/secrets?sandbox=one", b, "")
+	ask(404, "PUT", "/v1/secrets/crm/value?sandbox=one", b, `{"value":"own-of-another"}`)
+	ask(404, "DELETE", "/v1/secrets/crm?sandbox=one", b, "")
+	ask(404, "PUT", "/v1/secrets/plain/value?sandbox=one", a, `{"value":"own-of-another"}`)
+	ask(404, "PUT", "/v1/secrets/none/value?sandbox=one", a, `{"value":"own-of-another"}`)
+	ask(400, "PUT", "/v1/secrets/crm/value?sandbox=one", a, `{"value":"own\r\nof-another"}`)
+	ask(400, "PUT", "/v1/secrets/crm/value?sandbox=one&scope=namespace", a, `{"value":"own-of-another"}`)
+	ask(400, "PUT", "/v1/secrets/crm?sandbox=one", a, `{"value":"own-of-another"}`)
+	inForce(0, openai, crm)
+	ask(200, "PUT", "/v1/secrets/crm/value?sandbox=one", a, `{"value":"own-that-was-rotated"}`)
+	crm = "crm own.example:8443 own-that-was-rotated"
+	inForce(0, openai, crm)
+	ask(204, "DELETE", "/v1/secrets/openai?sandbox=one", a, "")
+	ask(404, "DELETE", "/v1/secrets/openai?sandbox=one", a, "")
+	inForce(0, crm)
+
+	// What is refused leaves nothing.
+	for body, want := range map[string]string{
+		`{"name":"crm","value":"own-of-crm"}`:                                     "bound to no host",
+		`{"name":"crm","value":"own-of-crm","hosts":["denied.example"]}`:          "denied.example",
+		`{"name":"crm","value":"own-of-crm\u0001","hosts":["own.example"]}`:       "control characters",
+		`{"name":"crm","value":"own-of-crm","hosts":["10.0.0.1"]}`:                "not a host of a secret",
+		`{"name":"crm","value":{"own-of-crm":1},"hosts":["own.example"]}`:         "value",
+		`{"name":"crm","value":"` + strings.Repeat("own-of-crm", 6554) + `"}`:     "value",
+		`{"name":"crm","env":true,"value":"own-of-crm","hosts":["own.example"]}`:  "both bound to hosts and in the environment",
+		`{"name":"crm","hosts":["own.example"]}`:                                  "none.secrets",
+		`{"name":"crm","value":"own-of-crm","hosts":["own.example"],"source":""}`: "source",
+	} {
+		if got, answer, _ := s.get("POST", "http://sandpit/v1/sandboxes", a, `{"secrets":[`+body+`]}`); got/100 != 4 || !strings.Contains(answer, want) || strings.Contains(answer, "own-of-crm") {
+			t.Errorf("%.100s: %d %s", body, got, answer)
+		}
+	}
+
+	// The next server finds them again, also a value that was changed and one that was removed.
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	s.start()
+	inForce(1, crm)
+	ask(200, "PUT", "/v1/secrets/crm/value?sandbox=one", a, `{"value":"own-of-crm"}`)
+	inForce(1, "crm own.example:8443 own-of-crm")
+	own := []string{"own-of", "own-in", "own-that"}
+	s.grep(t, answers.String(), own...)
+	_, audit, _ := s.get("GET", "http://sandpit/v1/audit?limit=1000", "", "")
+	for _, want := range []string{`secrets \"openai\" of its own, \"crm\" of its own, \"plain\" of its own as env`, `secret crm sandbox \"one\"`} {
+		if !strings.Contains(audit, want) {
+			t.Errorf("the audit lacks %s: %s", want, audit)
+		}
+	}
+	s.grep(t, audit, own...)
+
+	// They go with the sandbox.
+	ask(204, "DELETE", "/v1/sandboxes/one", a, "")
+	ask(404, "GET", "/v1/secrets?sandbox=one", a, "")
+}
+
 // grep looks for values in all that the server has written, and in what it has answered.
 func (s *served) grep(t testing.TB, answers string, values ...string) {
 	t.Helper()

@@ -291,7 +291,7 @@ func (s *server) startEngine(ctx context.Context) error {
 	if s.services, err = secret.BuiltIn().With(opt.Settings.Services...); err != nil {
 		return fmt.Errorf("reading services of the settings: %w", err)
 	}
-	s.found.store = s.state
+	s.found.store, s.found.services = s.state, s.services
 	if s.found.configured, err = readSecrets(ctx, opt.Settings.Secrets, s.services); err != nil {
 		return err
 	}
@@ -371,7 +371,7 @@ func (s *server) startAPI() error {
 	})
 	opts := api.Options{
 		Gate: s.gate, Backend: b, Keys: ring, Policies: policyShower{b, s.ring}, Audit: journal{AuditDir(opt.Home), s.engine},
-		Idempotency: repeats{s.state}, Webhooks: hooks{s.state, s.sender}, Secrets: secrets{s.found, s.services, s.engine},
+		Idempotency: repeats{s.state}, Webhooks: hooks{s.state, s.sender}, Secrets: secrets{s.found, s.engine},
 		Version: opt.Version, Domains: domains, Connections: s.conns.counts, Web: s.web, Previews: s.previews,
 	}
 	s.api = opts

@@ -16,7 +16,7 @@ var _ engine.Store = (*Store)(nil)
 const maxRecord = 32 << 20
 
 // PutSandbox writes a record, or replaces the one with the same ID. Its secret, which may be
-// large, is written once: see engine.Record. PutSandbox returns ErrExists if another sandbox of
+// large, is written once, and when it is new: see engine.Record. PutSandbox returns ErrExists if another sandbox of
 // the namespace has the name.
 func (s *Store) PutSandbox(ctx context.Context, r engine.Record) error {
 	if r.ID == "" || r.Name == "" || len(r.Data)+len(r.Secret) > maxRecord {
@@ -44,10 +44,10 @@ func (s *Store) PutSandbox(ctx context.Context, r engine.Record) error {
 			return err
 		}
 		var has int
-		if err := t.row("SELECT count(*) FROM secrets WHERE sandbox=?", []any{r.ID}, &has); err != nil || has > 0 {
+		if err := t.row("SELECT count(*) FROM secrets WHERE sandbox=?", []any{r.ID}, &has); err != nil || has > 0 && !r.NewSecret {
 			return err
 		}
-		_, err = t.exec("INSERT INTO secrets (sandbox, secret) VALUES (?, ?)", r.ID, s.seal.seal(string(r.Secret), "sandbox "+r.ID))
+		_, err = t.exec("INSERT OR REPLACE INTO secrets (sandbox, secret) VALUES (?, ?)", r.ID, s.seal.seal(string(r.Secret), "sandbox "+r.ID))
 		return err
 	})
 }

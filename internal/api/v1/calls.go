@@ -280,7 +280,7 @@ type SecretValue struct {
 // Secret describes a stored secret.
 type Secret struct {
 	Name      string    `json:"name"`
-	Scope     string    `json:"scope" enum:"namespace,server" doc:"Whose it is: the caller's namespace, or the server"`
+	Scope     string    `json:"scope" enum:"namespace,server,sandbox" doc:"Whose it is: the caller's namespace, the server, or the sandbox"`
 	Service   string    `json:"service,omitempty"`
 	Hosts     []string  `json:"hosts,omitempty"`
 	Variables []string  `json:"variables,omitempty"`

@@ -62,7 +62,7 @@ type Spec struct {
 	ReadOnly bool              `json:"read_only,omitempty"`
 	Write    *[]string         `json:"write,omitempty" doc:"The only writable paths"`
 	Egress   *Egress           `json:"egress,omitempty" doc:"What the sandbox may reach outside. Default: nothing"`
-	Secrets  []SecretUse       `json:"secrets,omitempty" doc:"Stored secrets that the sandbox may use"`
+	Secrets  []SecretUse       `json:"secrets,omitempty" doc:"Credentials that the sandbox may use"`
 	Labels   map[string]string `json:"labels,omitempty"`
 	Idle     float64           `json:"idle,omitempty" doc:"Seconds; -1: never"`
 	OnExpiry string            `json:"on_expiry,omitempty" enum:"remove,stop,pause"`
@@ -101,13 +101,14 @@ type EgressBounds struct {
 	Bandwidth      int64 `json:"bandwidth,omitempty" doc:"Bytes per second each way; default unlimited"`
 }
 
-// SecretUse is a stored secret that a sandbox may use. The sandbox has a placeholder, which its value
+// SecretUse is a secret that a sandbox may use: a stored one, or with a value one of its own. The sandbox has a placeholder, which its value
 // replaces in requests to its hosts.
 type SecretUse struct {
 	Name     string   `json:"name" maxLength:"63"`
 	Variable string   `json:"variable,omitempty" doc:"Environment variable with the placeholder. Default: those of the secret or of its service, or its name in capital letters"`
 	Hosts    []string `json:"hosts,omitempty" doc:"Some of the hosts of the secret, or any if it has none: HOST, HOST:PORT or *.HOST"`
 	Env      bool     `json:"env,omitempty" doc:"Give the sandbox the value itself in place of a placeholder"`
+	Value    string   `json:"value,omitempty" maxLength:"65536" doc:"The value of a secret that is the sandbox's own, and goes with it. Without hosts, its name must be that of a service. No response contains it. Absent: the secret is a stored one"`
 }
 
 // Mount shows a host path in the sandbox.

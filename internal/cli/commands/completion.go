@@ -78,6 +78,8 @@ func (a *tree) completeFlags(cmd *cobra.Command) {
 			words("json", "{{.")
 		case "secret", "secret-env":
 			complete = a.completeSecrets(-1)
+		case "sandbox":
+			complete = a.completeNames(-1)
 		case "from":
 			complete = cobra.FixedCompletions([]string{"env:", "file:", "cmd:"}, cobra.ShellCompDirectiveNoSpace)
 		case "upstream-proxy":

@@ -22,9 +22,10 @@ import (
 // secretLogin is sandpit secret login.
 func (a *tree) secretLogin() *cobra.Command {
 	var (
-		device, shared, noBrowser bool
-		clientSecret              string
-		scopes                    []string
+		of                whose
+		device, noBrowser bool
+		clientSecret      string
+		scopes            []string
 	)
 	name, client := textFlag("NAME"), textFlag("ID")
 	cmd := a.serverCommand(&cobra.Command{
@@ -44,7 +45,7 @@ server.yaml.`,
 		if name.is == "" {
 			name.is = args[0]
 		}
-		path, err := secretPath(name.is, "", shared)
+		path, err := secretPath(name.is, "", of)
 		if err != nil {
 			return err
 		}
@@ -98,7 +99,7 @@ server.yaml.`,
 	cmd.Flags().Var(&client, "client-id", "ID of the application that is registered at the provider (default the service's)")
 	cmd.Flags().StringVar(&clientSecret, "client-secret-from", "", "read the application's secret from `SOURCE` on this machine: env:NAME, file:PATH or cmd:COMMAND")
 	cmd.Flags().StringArrayVar(&scopes, "scope", nil, "`SCOPE` to ask for; may be repeated (default the service's)")
-	scopeFlag(cmd, &shared)
+	of.register(cmd, false)
 	cmd.ValidArgsFunction = a.completed(func(ctx context.Context, s *session, args []string, _ string) (names []string) {
 		all, err := s.services(ctx)
 		if err != nil || len(args) > 0 {

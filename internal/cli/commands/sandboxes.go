@@ -94,6 +94,9 @@ It exists until it is removed, or until its lifetime or idle time ends.`,
 		if err == nil {
 			err = o.Elsewhere(false)
 		}
+		if err == nil {
+			err = a.ReadSecrets(cmd.Context(), o, &spec)
+		}
 		if err != nil {
 			return err
 		}

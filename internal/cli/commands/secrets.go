@@ -28,7 +28,10 @@ replaces it in requests to the hosts of the secret, which it may reach without -
 
 A secret is of a service, which has hosts and variables, or is bound to hosts. One without
 hosts needs them in each use: --secret NAME@HOST. With --secret-env the sandbox gets the
-value itself. The services are listed by 'sandpit secret services'.`,
+value itself. The services are listed by 'sandpit secret services'.
+
+With --secret-from a sandbox has a secret of its own, which goes with it. Its value is read
+on this machine, and stored nowhere else than with the sandbox.`,
 	})
 	cmd.AddCommand(a.secretSet(), a.secretLogin(), a.secretList(), a.secretRotate(), a.secretRemove(), a.secretServices())
 	return cmd
@@ -36,27 +39,41 @@ value itself. The services are listed by 'sandpit secret services'.`,
 
 // sourced are the flags from which a value is read.
 type sourced struct {
-	from   string
-	shared bool
+	from string
+	whose
 }
 
-func (f *sourced) register(cmd *cobra.Command) {
+func (f *sourced) register(cmd *cobra.Command, own bool) {
 	cmd.Flags().StringVar(&f.from, "from", "", "read the value from `SOURCE` on this machine: env:NAME, file:PATH or cmd:COMMAND (default standard input)")
-	scopeFlag(cmd, &f.shared)
+	f.whose.register(cmd, own)
 }
 
-func scopeFlag(cmd *cobra.Command, shared *bool) {
-	cmd.Flags().BoolVar(shared, "server", false, "the server's secret, which all namespaces may use; for administrators")
+// whose says which secret of a name is meant.
+type whose struct {
+	shared  bool
+	sandbox string
+}
+
+func (w *whose) register(cmd *cobra.Command, own bool) {
+	cmd.Flags().BoolVar(&w.shared, "server", false, "the server's secret, which all namespaces may use; for administrators")
+	if own {
+		cmd.Flags().StringVar(&w.sandbox, "sandbox", "", "the own secret of the sandbox `NAME`, which was created with --secret-from")
+	}
 }
 
 // secretPath is where the server has a secret.
-func secretPath(name, part string, shared bool) (string, error) {
+func secretPath(name, part string, w whose) (string, error) {
 	if !notation.IsName(name) {
 		return "", sandpit.WithHint(cli.Usagef("%.100q is not a valid name of a secret", name), notation.NameHint)
 	}
 	path := "/v1/secrets/" + name + part
-	if shared {
+	switch {
+	case w.shared && w.sandbox != "":
+		return "", sandpit.WithHint(cli.Usagef("--server and --sandbox can't be combined"), "omit one of them")
+	case w.shared:
 		path += "?scope=server"
+	case w.sandbox != "":
+		path += "?sandbox=" + url.QueryEscape(w.sandbox)
 	}
 	return path, nil
 }
@@ -74,7 +91,7 @@ given and NAME is a service, the secret is of that service.`,
 		Example: "  sandpit secret set openai\n  sandpit secret set ci --service github --from cmd:'gh auth token'\n  pass show api | sandpit secret set api --host api.example.com --variable API_KEY",
 		Args:    arguments(1, 1),
 	}, func(ctx context.Context, s *session, args []string) error {
-		path, err := secretPath(args[0], "", value.shared)
+		path, err := secretPath(args[0], "", value.whose)
 		if err == nil {
 			want.Value, err = a.readSecret(ctx, value.from)
 		}
@@ -102,7 +119,7 @@ given and NAME is a service, the secret is of that service.`,
 			want.Query = query
 		}
 	}
-	value.register(cmd)
+	value.register(cmd, false)
 	return cmd
 }
 
@@ -113,7 +130,7 @@ func (a *tree) secretRotate() *cobra.Command {
 		Short: "replace the value of a secret, also in running sandboxes",
 		Args:  arguments(1, 1),
 	}, func(ctx context.Context, s *session, args []string) error {
-		path, err := secretPath(args[0], "/value", value.shared)
+		path, err := secretPath(args[0], "/value", value.whose)
 		if err != nil {
 			return err
 		}
@@ -124,19 +141,19 @@ func (a *tree) secretRotate() *cobra.Command {
 		return s.call(ctx, "PUT", path, v1.SecretValue{Value: text}, &v1.Secret{})
 	})
 	cmd.ValidArgsFunction = a.completeSecrets(1)
-	value.register(cmd)
+	value.register(cmd, true)
 	return cmd
 }
 
 func (a *tree) secretRemove() *cobra.Command {
-	var shared bool
+	var of whose
 	cmd := a.serverCommand(&cobra.Command{
 		Use:   "rm NAME...",
 		Short: "remove secrets, also from running sandboxes",
 		Args:  arguments(1, -1),
 	}, func(ctx context.Context, s *session, args []string) error {
 		return a.eachText(ctx, args, func(name string) error {
-			path, err := secretPath(name, "", shared)
+			path, err := secretPath(name, "", of)
 			if err != nil {
 				return err
 			}
@@ -144,13 +161,13 @@ func (a *tree) secretRemove() *cobra.Command {
 		})
 	})
 	cmd.ValidArgsFunction = a.completeSecrets(-1)
-	scopeFlag(cmd, &shared)
+	of.register(cmd, true)
 	return cmd
 }
 
 func (a *tree) secretList() *cobra.Command {
 	var asJSON bool
-	service := textFlag("NAME")
+	service, sandbox := textFlag("NAME"), textFlag("NAME")
 	cmd := a.serverCommand(&cobra.Command{
 		Use:   "ls",
 		Short: "list secrets, without their values",
@@ -159,6 +176,9 @@ func (a *tree) secretList() *cobra.Command {
 		query := url.Values{}
 		if service.is != "" {
 			query.Set("service", service.is)
+		}
+		if sandbox.is != "" {
+			query.Set("sandbox", sandbox.is)
 		}
 		all, err := s.secrets(ctx, query)
 		if err != nil {
@@ -177,6 +197,7 @@ func (a *tree) secretList() *cobra.Command {
 		return table.Flush()
 	})
 	cmd.Flags().Var(&service, "service", "only secrets of this service")
+	cmd.Flags().Var(&sandbox, "sandbox", "this sandbox's own secrets")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON list")
 	return cmd
 }
