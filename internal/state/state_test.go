@@ -296,6 +296,14 @@ func TestSecretsOfRecords(t *testing.T) {
 	if sealed() != before {
 		t.Error("it was written again")
 	}
+	// One that is new is written.
+	r.Secret, r.NewSecret = json.RawMessage(`["TOKEN=another very secret one"]`), true
+	if err := s.PutSandbox(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Sandboxes(t.Context()); err != nil || string(got[0].Secret) != string(r.Secret) {
+		t.Errorf("a new one: %+v, %v", got, err)
+	}
 	unseen := func(when string) {
 		t.Helper()
 		files, err := filepath.Glob(filepath.Join(dir, fileDatabase+"*"))
