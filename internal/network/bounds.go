@@ -77,14 +77,18 @@ func (b *bounds) usedUp() bool {
 	return b.max.Sent > 0 && b.sent.Load() >= b.max.Sent || b.max.Received > 0 && b.received.Load() >= b.max.Received
 }
 
-// count counts bytes that were moved, and waits as long as the bandwidth asks for.
-func (b *bounds) count(ctx context.Context, sent, received int) error {
-	b.sent.Add(int64(sent))
-	b.received.Add(int64(received))
+// count counts bytes that are about to be moved for a flow, and waits as long as the bandwidth asks
+// for. If they exceed the bounds, it cuts the flow and returns an error: the caller moves none of them.
+func (b *bounds) count(ctx context.Context, f *flow, sent, received int) error {
 	b.mu.Lock()
-	used, up, down := b.usedUp(), b.up, b.down
+	most, up, down := b.max, b.up, b.down
 	b.mu.Unlock()
-	if used {
+	if all := b.sent.Add(int64(sent)); sent > 0 && most.Sent > 0 && all > most.Sent {
+		f.cut(errTraffic)
+		return errTraffic
+	}
+	if all := b.received.Add(int64(received)); received > 0 && most.Received > 0 && all > most.Received {
+		f.cut(errTraffic)
 		return errTraffic
 	}
 	for _, w := range []struct {
@@ -112,22 +116,20 @@ type counted struct {
 func (c *counted) Read(b []byte) (int, error) {
 	n, err := c.TCPConn.Read(b)
 	if n > 0 {
-		c.flow.moved(int64(n), 0)
-		if over := c.bounds.count(c.ctx, n, 0); over != nil {
-			return n, over
+		if over := c.bounds.count(c.ctx, c.flow, n, 0); over != nil {
+			return 0, over
 		}
+		c.flow.moved(int64(n), 0)
 	}
 	return n, err
 }
 
 // Write sends to the sandbox.
 func (c *counted) Write(b []byte) (int, error) {
-	n, err := c.TCPConn.Write(b)
-	if n > 0 {
-		c.flow.moved(0, int64(n))
-		if over := c.bounds.count(c.ctx, 0, n); over != nil {
-			return n, over
-		}
+	if err := c.bounds.count(c.ctx, c.flow, 0, len(b)); err != nil {
+		return 0, err
 	}
+	n, err := c.TCPConn.Write(b)
+	c.flow.moved(0, int64(n))
 	return n, err
 }

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -168,12 +169,33 @@ func TestBounds(t *testing.T) {
 	})
 	for name, b := range map[string]sandpit.EgressBounds{"sent": {Sent: 100_000}, "received": {Received: 100_000}} {
 		t.Run(name, func(t *testing.T) {
+			origin := make(chan error, 1)
+			a := listen(t, func(c net.Conn) {
+				_, err := io.Copy(c, c)
+				origin <- err
+			})
 			in := join(t, good(b))
 			c := in.must(at("good.test", a))
+			var ended, reset atomic.Bool
+			in.only(func(p []byte) bool {
+				if ip := header.IPv4(p); ip.TransportProtocol() == header.TCPProtocolNumber {
+					flags := header.TCP(ip.Payload()).Flags()
+					ended.Store(ended.Load() || flags.Contains(header.TCPFlagFin))
+					reset.Store(reset.Load() || flags.Contains(header.TCPFlagRst))
+				}
+				return true
+			})
 			go func() { _, _ = io.Copy(c, bytes.NewReader(make([]byte, 10<<20))) }()
 			_, _ = io.Copy(io.Discard, c)
+			if ended.Load() || !reset.Load() {
+				t.Errorf("the sandbox sees a clean end: %t, a reset: %t", ended.Load(), reset.Load())
+			}
+			if err := <-origin; err == nil {
+				t.Error("the origin sees a clean end")
+			}
+			in.wait("the denial", func() bool { return in.denied(at("good.test", a)) == errTraffic.Error() })
 			in.refuses(at("good.test", a), at("good.test", a), errTraffic.Error())
-			if moved := in.net.flows.traffic(); moved.Sent > 200_000+maxBuffer || moved.Received > 200_000+maxBuffer {
+			if moved := in.net.flows.traffic(); b.Sent > 0 && moved.Sent > b.Sent || b.Received > 0 && moved.Received > b.Received {
 				t.Errorf("%+v was moved, beyond the bound", moved)
 			}
 		})

@@ -143,6 +143,28 @@ func (f *flow) open(closeAll func(), why func() error) bool {
 	return !ended
 }
 
+// cut ends an open connection at once, as a denial: both ends see that it was not complete.
+func (f *flow) cut(why error) {
+	f.all.mu.Lock()
+	closeAll := f.close
+	if f.over || f.cause != nil {
+		closeAll = nil
+	} else {
+		f.cause, f.info.EgressDecision = why, sandpit.EgressDecision{Why: why.Error()}
+	}
+	f.all.mu.Unlock()
+	if closeAll != nil {
+		closeAll()
+	}
+}
+
+// wasEnded reports whether the connection was closed from outside.
+func (f *flow) wasEnded() bool {
+	f.all.mu.Lock()
+	defer f.all.mu.Unlock()
+	return f.cause != nil
+}
+
 // moved counts bytes.
 func (f *flow) moved(sent, received int64) {
 	f.all.mu.Lock()

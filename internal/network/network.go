@@ -415,10 +415,18 @@ func (n *Network) forward(r *tcp.ForwarderRequest) {
 		f.finish(err)
 		return
 	}
-	if n.open(f, func() { out.Close(); ep.Abort() }) {
+	if n.open(f, func() { ep.Abort(); abort(out) }) {
 		f.finish(n.serve(&counted{TCPConn: in, ctx: n.ctx, flow: f, bounds: &n.bounds}, out, dialler))
 	}
 	drain(ep)
+}
+
+// abort closes a connection with a reset, if it can: its other end must not take what it got for all.
+func abort(c net.Conn) {
+	if l, ok := c.(interface{ SetLinger(sec int) error }); ok {
+		_ = l.SetLinger(0)
+	}
+	c.Close()
 }
 
 // accept takes up a connection that was admitted. The caller has to drain it.

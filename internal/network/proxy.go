@@ -78,7 +78,7 @@ func (n *Network) forwardProxy(r *tcp.ForwarderRequest) {
 		refuseProxy(conn, http.StatusBadGateway, err.Error())
 		return
 	}
-	if !n.open(f, func() { out.Close(); ep.Abort() }) {
+	if !n.open(f, func() { ep.Abort(); abort(out) }) {
 		return
 	}
 	in := &counted{TCPConn: conn, ctx: n.ctx, flow: f, bounds: &n.bounds}

@@ -66,7 +66,9 @@ func (n *Network) serve(in *counted, out net.Conn, d *dialler) error {
 		}
 	}
 	_, err = io.Copy(out, r)
-	closeWrite(out)
+	if !d.flow.wasEnded() { // else the origin would take a clean end for all
+		closeWrite(out)
+	}
 	return errors.Join(ended(err), ended(down.wait()))
 }
 

@@ -117,10 +117,10 @@ func (b *backlog) add(datagram []byte) {
 // exchange passes datagrams on in both directions until there are none for so long.
 func (n *Network) exchange(in net.Conn, sent *backlog, out net.Conn, f *flow, idle time.Duration) error {
 	pass := func(to net.Conn, datagram []byte, up, down int) error {
-		f.moved(int64(up), int64(down))
-		if err := n.bounds.count(n.ctx, up, down); err != nil {
+		if err := n.bounds.count(n.ctx, f, up, down); err != nil {
 			return err
 		}
+		f.moved(int64(up), int64(down))
 		until := time.Now().Add(idle)
 		_ = in.SetReadDeadline(until)
 		_ = out.SetReadDeadline(until)
