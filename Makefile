@@ -87,6 +87,12 @@ demo: setup build ## run real work in a sandbox, and try to break out
 .PHONY: setup
 setup: ## install the system packages that the tests and the demo need
 	@bash scripts/setup.sh
+	@$(MAKE) --no-print-directory $(TOOLS)/versitygw || echo "setup: no S3 server; what needs it will be skipped" >&2
+
+# The S3 server of the tests. Its own module is too large to be one of tools/go.mod.
+$(TOOLS)/versitygw:
+	@mkdir -p $(TOOLS)
+	GOBIN=$(CURDIR)/$(TOOLS) $(GO) install github.com/versity/versitygw/cmd/versitygw@v1.8.0
 
 # Where tests run, sandboxes can be made: on a machine that can make none, tests that
 # need them fail. To have them skipped: make test SANDPIT_TEST_EXPECT=

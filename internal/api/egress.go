@@ -117,7 +117,7 @@ func getEgressLog(c *call) (v1.EgressLog, error) {
 		out.Flows = append(out.Flows, v1.FromFlow(f))
 	}
 	if p.after == "" {
-		out.Lost, out.Learns = log.Lost, log.Learns
+		out.Lost = log.Lost
 		for _, d := range log.Denials {
 			out.Denials = append(out.Denials, v1.EgressDenial(d))
 		}

@@ -31,7 +31,7 @@ type jsonDenial struct {
 }
 
 // trafficOf reads what a sandbox did on the network; nil: it asked for none, or it is not known.
-func trafficOf(ctx context.Context, s sandpit.Egresser) *traffic {
+func trafficOf(ctx context.Context, s sandpit.Egresser, asked sandpit.Egress) *traffic {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), logTime)
 	defer cancel()
 	log, err := s.EgressLog(ctx)
@@ -55,8 +55,8 @@ func trafficOf(ctx context.Context, s sandpit.Egresser) *traffic {
 			t.closed = append(t.closed, d.Destination)
 		}
 	}
-	if log.Learns {
-		t.Allow, t.Lost = new(Learned(log.Flows)), log.Lost
+	if asked.Preset == sandpit.EgressLearn {
+		t.Allow, t.Lost = new(learned(log.Flows)), log.Lost
 	}
 	return t
 }
@@ -75,9 +75,9 @@ func failedOutside(flows []sandpit.Flow) *sandpit.Flow {
 // logTime is how long a server may take to return the log at the end of a run.
 const logTime = 5 * time.Second
 
-// Learned returns the smallest list of rules that allow what was reached: one for each name, or
+// learned returns the smallest list of rules that allow what was reached: one for each name, or
 // address, with its port.
-func Learned(flows []sandpit.Flow) []string {
+func learned(flows []sandpit.Flow) []string {
 	rules := []string{}
 	for _, f := range flows {
 		if !f.Allowed || f.Protocol == "dns" {
@@ -112,24 +112,20 @@ func (a *App) tellTraffic(t *traffic) {
 	if f := t.failed; f != nil {
 		a.Note("%s could not be reached: %s", Harmless(f.Host), Harmless(f.Error))
 	}
-	if t.Allow != nil {
-		a.TellLearned(*t.Allow, t.Lost)
+	if t.Allow == nil {
+		return
 	}
-}
-
-// TellLearned says which flags would have sufficed in place of EgressLearn: those of Learned.
-func (a *App) TellLearned(rules []string, lost int64) {
-	if len(rules) == 0 && lost == 0 {
+	if len(*t.Allow) == 0 {
 		a.Note("the network was not used; no --allow is needed")
 		return
 	}
-	flags := make([]string, 0, len(rules))
-	for _, rule := range rules {
+	flags := make([]string, 0, len(*t.Allow))
+	for _, rule := range *t.Allow {
 		flags = append(flags, "--allow "+Harmless(rule))
 	}
 	note := "in place of --egress learn these suffice: " + strings.Join(flags, " ")
-	if lost > 0 {
-		note += fmt.Sprintf(" (%d earlier connections are not in the log)", lost)
+	if t.Lost > 0 {
+		note += fmt.Sprintf(" (%d earlier connections are not in the log)", t.Lost)
 	}
 	a.Note("%s", note)
 }

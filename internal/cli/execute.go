@@ -89,7 +89,7 @@ func (a *App) execute(ctx context.Context, spec sandpit.Spec, cmd sandpit.Comman
 		return sandbox.Remove(ctx)
 	}
 	if spec.Egress.Asked() {
-		m.traffic = func() *traffic { return trafficOf(ctx, sandbox) }
+		m.traffic = func() *traffic { return trafficOf(ctx, sandbox, spec.Egress) }
 		if remove := m.remove; m.warn || spec.Egress.Preset == sandpit.EgressLearn && !m.json {
 			m.remove = func() error {
 				if !removed {

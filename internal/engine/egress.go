@@ -72,6 +72,7 @@ type Secret struct {
 	Value       []byte
 	Hosts       []string // as in rules
 	Query, Body bool     // put it there, too, not only into headers
+	Sign        bool     // it is not put anywhere: it signs requests that are signed with the placeholder
 	Renewable   bool     // Terms.Renew may get another value
 }
 
@@ -503,12 +504,9 @@ func (s *Sandbox) CheckEgress(ctx context.Context, destination string) (sandpit.
 
 // EgressLog returns the last connections. See sandpit.Egresser.
 func (s *Sandbox) EgressLog(ctx context.Context) (sandpit.EgressLog, error) {
-	learns := s.settings().egress.Learns
 	joined := s.joined()
 	if joined == nil {
-		return sandpit.EgressLog{Learns: learns}, ctx.Err()
+		return sandpit.EgressLog{}, ctx.Err()
 	}
-	log, err := joined.Log(ctx)
-	log.Learns = learns
-	return log, err
+	return joined.Log(ctx)
 }

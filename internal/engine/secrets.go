@@ -39,8 +39,10 @@ type FoundSecret struct {
 	Prefix      string   // of the placeholder
 	Query, Body bool     // see Secret
 	Value       string
-	Shared      bool // it is the server's, and not the namespace's
-	Renewable   bool // see Secrets.RenewSecret
+	Given       map[string]string // of Variables that get a part of the value: the part, or "" for none
+	Sign        bool              // see Secret
+	Shared      bool              // it is the server's, and not the namespace's
+	Renewable   bool              // see Secrets.RenewSecret
 }
 
 // maxSecrets bounds the secrets that one sandbox uses.
@@ -154,7 +156,13 @@ func (e *Engine) useSecrets(ctx context.Context, namespace string, p policy.Poli
 				return m, sandpit.WithHint(failed(fault.Invalidf("its variable %s is set by %s, too", variable, by)), "name another variable, as in --secret NAME=VARIABLE")
 			}
 			taken[variable] = "the secret " + use.Name
-			m.env = append(m.env, variable+"="+value)
+			given, part := found.Given[variable]
+			if !part {
+				given = value
+			}
+			if given != "" {
+				m.env = append(m.env, variable+"="+given)
+			}
 		}
 		use.Value = ""
 		m.uses = append(m.uses, use)
@@ -170,7 +178,7 @@ func (e *Engine) useSecrets(ctx context.Context, namespace string, p policy.Poli
 }
 
 func bind(name, placeholder string, f FoundSecret) Secret {
-	return Secret{Name: name, Placeholder: placeholder, Value: []byte(f.Value), Hosts: f.Hosts, Query: f.Query, Body: f.Body, Renewable: f.Renewable}
+	return Secret{Name: name, Placeholder: placeholder, Value: []byte(f.Value), Hosts: f.Hosts, Query: f.Query, Body: f.Body, Sign: f.Sign, Renewable: f.Renewable}
 }
 
 // placeholder returns a new placeholder: random, so that no sandbox knows that of another, after the

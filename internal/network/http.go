@@ -103,11 +103,17 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 				tries.more = false
 				r, p := set.secrets.put(tries.next(r), d.to, i != nil)
 				p.tries = tries
+				release := func() {}
+				if i != nil && p.denied() == nil {
+					release = n.sign(r, p, d.to)
+				}
 				if v := p.denied(); v != nil {
+					release()
 					n.refuse(w, r, d, *v)
 					return
 				}
 				proxy.ServeHTTP(hidingWriter{w, p}, r)
+				release()
 			}
 		}),
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams}, Protocols: new(http.Protocols),

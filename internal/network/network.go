@@ -25,6 +25,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -64,7 +65,8 @@ type Network struct {
 	rules  atomic.Pointer[ruleset]
 	bounds bounds
 
-	refusals *rate.Limiter // see unlessFlooded
+	refusals *rate.Limiter       // see unlessFlooded
+	held     *semaphore.Weighted // bytes: see maxHeld
 	waits    waits
 	pings    pings
 
@@ -106,7 +108,7 @@ func newNetwork(file *os.File, t engine.Terms, way *upstream.Way, w waits) (*Net
 		file.Close()
 		return nil, err
 	}
-	n := &Network{names: newNames(), refusals: rate.NewLimiter(refusalRate, refusalRate), pings: newPings(), waits: w}
+	n := &Network{names: newNames(), refusals: rate.NewLimiter(refusalRate, refusalRate), held: semaphore.NewWeighted(maxHeld), pings: newPings(), waits: w}
 	l, err := newLink(file, func(packet []byte) bool { return fromInside(packet) && !n.ping(packet) })
 	if err != nil {
 		file.Close()

@@ -19,6 +19,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/egress"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/sigv4"
 )
 
 const (
@@ -35,7 +36,8 @@ type secrets []secret
 type secret struct {
 	engine.Secret
 	hosts  egress.Hosts
-	former bool // it was replaced or removed: it is not put in, but does not come back either
+	signs  sigv4.Credentials // if Sign
+	former bool              // it was replaced or removed: it is not put in, but does not come back either
 }
 
 // compileSecrets reads secrets. Errors match sandpit.ErrInvalid.
@@ -56,7 +58,13 @@ func compileSecrets(all []engine.Secret) (secrets, error) {
 		case len(s.Placeholder) < minPlaceholder, strings.ContainsFunc(s.Placeholder, odd):
 			return nil, fault.Invalidf("secret %q has a placeholder that is shorter than %d bytes, or has characters that are encoded in URLs", s.Name, minPlaceholder)
 		}
-		ss = append(ss, secret{Secret: s, hosts: hosts})
+		next := secret{Secret: s, hosts: hosts}
+		if s.Sign {
+			if next.signs, err = sigv4.Read(string(s.Value)); err != nil {
+				return nil, fmt.Errorf("secret %q: %w", s.Name, err)
+			}
+		}
+		ss = append(ss, next)
 	}
 	return ss, nil
 }
@@ -138,6 +146,9 @@ func (ss secrets) put(r *http.Request, to egress.Destination, secure bool) (*htt
 			if !s.former {
 				others = append(others, s)
 			}
+			continue
+		}
+		if s.Sign { // by Network.sign; the value goes nowhere
 			continue
 		}
 		p.hide(s, string(s.Value))

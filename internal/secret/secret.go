@@ -13,6 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/egress"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/notation"
+	"github.com/sandpit-dev/sandpit/internal/sigv4"
 )
 
 // Secret is a stored secret.
@@ -92,6 +93,11 @@ func (s *Secret) Check() error {
 			return fault.Invalidf("what the login has brought is longer than %d bytes", MaxValue)
 		}
 	}
+	if s.Signs() {
+		if _, err := sigv4.Read(s.Value); err != nil {
+			return err
+		}
+	}
 	return CheckValue(s.Value)
 }
 
@@ -135,6 +141,10 @@ func (b *Binding) check() error {
 	return err
 }
 
+// Signs reports whether the value signs requests instead of being sent: credentials of AWS, as
+// sigv4.Read reads them. The placeholder is then each of their parts.
+func (b *Binding) Signs() bool { return b.Service == aws }
+
 func checkVariable(v string) error {
 	ok := v != "" && len(v) <= maxVariable && (v[0] < '0' || v[0] > '9')
 	for _, c := range []byte(v) {
@@ -170,6 +180,10 @@ type Resolved struct {
 	Binding          // Hosts and Variables are those of the use; without Hosts it is given as env
 	Value     string // of the stored one
 	Namespace string // as in Secret
+
+	// Given has what Variables get, if they are given the value as env and it has parts. Those
+	// of parts that are missing are not set.
+	Given map[string]string
 }
 
 // Resolve returns what a use of a stored secret means. Errors match sandpit.ErrInvalid, or
@@ -182,8 +196,14 @@ func (s *Secret) Resolve(use sandpit.Secret) (Resolved, error) {
 			return r, err
 		}
 	}
+	if s.Signs() && use.Variable != "" {
+		return r, sandpit.WithHint(fault.Invalidf("it has several values, and %s is one variable", use.Variable), "omit the variable")
+	}
 	if use.Env {
 		r.Hosts = nil
+		if c, err := sigv4.Read(s.Value); err == nil && s.Signs() {
+			r.Given = map[string]string{awsKeyID: c.KeyID, awsSecret: c.Secret, awsToken: c.Token}
+		}
 		return r, nil
 	}
 	own, err := parseHosts(s.Hosts)
@@ -205,7 +225,7 @@ func (s *Secret) Resolve(use sandpit.Secret) (Resolved, error) {
 	switch {
 	case len(r.Hosts) == 0:
 		return r, sandpit.WithHint(fault.Invalidf("it is bound to no host"), "name one, as in --secret NAME@HOST, or set the secret again with --service or --host")
-	case !bindable(s.Value):
+	case !s.Signs() && !bindable(s.Value):
 		return r, sandpit.WithHint(fault.Invalidf("its value has control characters, such as line breaks, which no header can have"), "set it again without them, or give it to the sandbox with --secret-env")
 	}
 	return r, nil

@@ -56,6 +56,14 @@ func (o *OAuth) Check() error {
 // Services are services by their order in lists.
 type Services []Service
 
+// The service whose secrets sign requests, and the variables of its parts.
+const (
+	aws       = "aws"
+	awsKeyID  = "AWS_ACCESS_KEY_ID"
+	awsSecret = "AWS_SECRET_ACCESS_KEY"
+	awsToken  = "AWS_SESSION_TOKEN"
+)
+
 // BuiltIn returns the services that every server knows. Variables, hosts and headers are those of the
 // services' own clients and API references. URLs of OAuth are those of golang.org/x/oauth2/endpoints and of
 // https://huggingface.co/.well-known/openid-configuration. None of them has a public application for
@@ -64,6 +72,7 @@ func BuiltIn() Services {
 	const bearer = "Authorization: Bearer"
 	return Services{
 		{Name: "anthropic", Variables: []string{"ANTHROPIC_API_KEY"}, Hosts: []string{"api.anthropic.com"}, Header: "x-api-key", Prefix: "sk-ant-api03-"},
+		{Name: aws, Variables: []string{awsKeyID, awsSecret, awsToken}, Hosts: []string{"*.amazonaws.com"}, Header: "Authorization: AWS4-HMAC-SHA256, signed again", Prefix: "AKIA"},
 		{Name: "cursor", Variables: []string{"CURSOR_API_KEY"}, Hosts: []string{"api.cursor.com", "api2.cursor.sh"}, Header: bearer},
 		{Name: "droid", Variables: []string{"FACTORY_API_KEY"}, Hosts: []string{"api.factory.ai", "app.factory.ai"}, Header: bearer, Prefix: "fk-"},
 		{Name: "github", Variables: []string{"GH_TOKEN", "GITHUB_TOKEN"}, Hosts: []string{"api.github.com", "github.com", "uploads.github.com"}, Header: "Authorization: Bearer, token or Basic", Prefix: "ghp_", OAuth: &OAuth{

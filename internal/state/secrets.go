@@ -84,6 +84,9 @@ func (s *Store) RotateSecret(ctx context.Context, namespace, name, value string,
 			return err
 		}
 		x.RotatedAt, x.Login, x.Value = at.UTC(), nil, value
+		if err := x.Check(); err != nil {
+			return err
+		}
 		return s.writeSecret(t, x)
 	})
 	x.Value = ""
