@@ -20,6 +20,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sandpit-dev/sandpit/internal/image/imagetest"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
@@ -272,22 +274,30 @@ func TestBoundSecretsStayOutside(t *testing.T) {
 		return string(out)
 	}
 	// Random, so that no earlier run has left them in memory; the program has them in no constant.
-	values := []string{"value-" + rand.Text(), "value-" + rand.Text()}
+	values := []string{"value-" + rand.Text(), "value-" + rand.Text(), "value-" + rand.Text(), "value-" + rand.Text()} // the latter two are the sandbox's own
 	sandpit(values[0], "secret", "set", "key", "--host", origin)
-	sandpit("", "create", "--secret", "key=THE_KEY", "--resolve", "good.test:127.0.0.1", "box")
-	ask := func(value string) {
+	source := filepath.Join(t.TempDir(), "value")
+	writeFile(t, source, []byte(values[2]))
+	sandpit("", "create", "--secret", "key=THE_KEY", "--secret", "own=OWN_KEY@"+origin, "--secret-from", "own=cmd:cat "+source, "--resolve", "good.test:127.0.0.1", "box")
+	ask := func(variable, value string) {
 		t.Helper()
-		out := sandpit("", "exec", "box", "--", "sh", "-c", `curl -sS -m 20 -H "X-Key: $THE_KEY" -u "user:$THE_KEY" https://`+origin+"/ | tee /tmp/answer")
+		out := sandpit("", "exec", "box", "--", "sh", "-c", `k=$`+variable+`; curl -sS -m 20 -H "X-Key: $k" -u "user:$k" https://`+origin+"/ | tee /tmp/answer")
 		if key.Load() != value || password.Load() != value || !strings.Contains(out, "X-Key") {
 			t.Fatalf("the origin got %v and %v\n%s", key.Load(), password.Load(), out)
 		}
 	}
 	placeholder := strings.TrimSpace(sandpit("", "exec", "box", "--", "printenv", "THE_KEY"))
-	ask(values[0])
+	ask("THE_KEY", values[0])
 	sandpit(values[1], "secret", "rotate", "key")
-	ask(values[1])
+	ask("THE_KEY", values[1])
+	ask("OWN_KEY", values[2])
+	sandpit(values[3], "secret", "rotate", "own", "--sandbox", "box")
+	signalServer(t, serverPID(t, home), unix.SIGKILL)
+	startServer(t, home) // which has it from the record
+	ask("OWN_KEY", values[3])
+	ask("THE_KEY", values[1])
 	sandpit("", "exec", "box", "--", "sh", "-c", `(sleep 86623; echo) >/dev/null 2>&1 &`)
-	for _, argv := range [][]string{{"inspect", "box"}, {"ps", "--json"}, {"secret", "ls"}, {"logs", "box"}, {"audit", "grep"}} {
+	for _, argv := range [][]string{{"inspect", "box"}, {"ps", "--json"}, {"secret", "ls"}, {"secret", "ls", "--sandbox", "box"}, {"logs", "box"}, {"audit", "grep"}} {
 		sandpit("", argv...)
 	}
 	var hidden []string

@@ -45,12 +45,18 @@ func endServer(t *testing.T, home string) {
 	if err := removeAll(ctx, client.Options{Address: server.SocketIn(home).String()}); err != nil {
 		t.Error(err)
 	}
+	signalServer(t, pid, unix.SIGTERM)
+}
+
+// signalServer sends a server a signal that ends it, and waits until it has ended.
+func signalServer(t *testing.T, pid int, sig unix.Signal) {
+	t.Helper()
 	pidfd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return // it has left by itself
 	}
 	defer unix.Close(pidfd)
-	if err := unix.PidfdSendSignal(pidfd, unix.SIGTERM, nil, 0); err != nil {
+	if err := unix.PidfdSendSignal(pidfd, sig, nil, 0); err != nil {
 		t.Errorf("ending the server: %v", err)
 		return
 	}
