@@ -404,6 +404,7 @@ func TestAuditNamesItsObjects(t *testing.T) {
 	s.want(204, nil, ask{method: "DELETE", path: "/v1/webhooks/" + hook.ID})
 	s.want(200, nil, ask{method: "PUT", path: "/v1/secrets/a?scope=server", body: v1.NewSecret{Value: "hush", Hosts: []string{"hush.example"}}})
 	s.refused(404, "not_found", ask{method: "PUT", path: "/v1/secrets/a/value", body: v1.SecretValue{Value: "hush"}})
+	s.refused(404, "not_found", ask{method: "DELETE", path: "/v1/secrets/a?sandbox=box"})
 	s.want(204, nil, ask{method: "POST", path: one + "/processes/" + p.ID + "/signal", body: v1.Signal{Signal: 28}})
 	s.get(ask{method: "POST", path: one + "/processes/" + p.ID + "/resize", body: v1.Size{Rows: 1, Cols: 1}})
 	s.want(204, nil, ask{method: "DELETE", path: one + "/processes/" + p.ID})
@@ -414,7 +415,7 @@ func TestAuditNamesItsObjects(t *testing.T) {
 		"createKey": `name "ci" namespace "team" policy "small" administrator; key ` + key.ID, "createWebhook": "webhook " + hook.ID,
 		"revokeKey": key.ID, "removeWebhook": hook.ID,
 		"signalProcess": "process " + p.ID + " signal 28", "resizeProcess": "process " + p.ID, "killProcess": "process " + p.ID, "waitProcess": "process " + p.ID,
-		"setSecret": `secret a scope "server"`, "rotateSecret": "secret a",
+		"setSecret": `secret a scope "server"`, "rotateSecret": "secret a", "removeSecret": `secret a sandbox "box"`,
 		"connectPort": "port 8080", "statFile": "/etc",
 	} {
 		eventually(t, operation+" has ended", func() bool { return s.ended(operation) == 1 })
