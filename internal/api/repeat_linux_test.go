@@ -68,6 +68,7 @@ func TestEveryPostCanBeRepeated(t *testing.T) {
 		"createKey":         {201, ask{path: "/v1/keys", body: v1.NewKey{Name: "once" + strings.Repeat("<", 50)}}},
 		"createWebhook":     {201, ask{path: "/v1/webhooks", body: v1.NewWebhook{URL: "https://once.example"}}},
 		"updateSandbox":     {200, ask{path: "/v1/sandboxes/box", body: `{"name":"renamed"}`, header: asJSON()}},
+		"changeEgress":      {200, ask{path: base + "/egress", body: v1.EgressChange{Add: &v1.EgressRules{Allow: []string{"a.example"}}}}},
 		"writeFile":         {200, ask{path: base + "/files?append=true&path=/tmp/appended", body: "a line\n"}},
 		"testWebhook":       {404, ask{path: "/v1/webhooks/none/test"}},
 	}
