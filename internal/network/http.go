@@ -98,22 +98,24 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 				return
 			}
 			set := n.rules.Load()
+			release, err := n.hold(r, set.secrets, d.to)
+			if err != nil {
+				return // its client is gone
+			}
+			defer release()
 			tries := n.newAttempts(r, set, d.to, i != nil)
 			for more := true; more; set, more = n.rules.Load(), tries.more {
 				tries.more = false
 				r, p := set.secrets.put(tries.next(r), d.to, i != nil)
 				p.tries = tries
-				release := func() {}
 				if i != nil && p.denied() == nil {
-					release = n.sign(r, p, d.to)
+					p.sign(r, d.to)
 				}
 				if v := p.denied(); v != nil {
-					release()
 					n.refuse(w, r, d, *v)
 					return
 				}
 				proxy.ServeHTTP(hidingWriter{w, p}, r)
-				release()
 			}
 		}),
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams}, Protocols: new(http.Protocols),

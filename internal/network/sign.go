@@ -2,10 +2,11 @@ package network
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"net/http"
+	"slices"
+	"strings"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/egress"
@@ -14,18 +15,38 @@ import (
 
 const (
 	// maxSignedBody is the size of a body, in bytes, whose hash is signed and not said: it is
-	// read whole before the request goes on. S3 says it.
+	// read whole before the request goes on. S3's clients say it.
 	maxSignedBody = 8 << 20
 
-	// maxHeld bounds what such requests of one sandbox hold in all. The others wait.
+	// maxHeld bounds what requests of one sandbox hold in all, in bytes, while secrets are put
+	// into them. The others wait.
 	maxHeld = 16 << 20
 )
 
+// hold waits until a request may hold what it has to, at most. The caller calls release when it
+// has ended.
+func (n *Network) hold(r *http.Request, ss secrets, to egress.Destination) (release func(), err error) {
+	weight := int64(0)
+	if size := r.ContentLength; len(ss) > 0 && 0 < size && size <= maxWholeBody {
+		weight = 2 * size // to be sent again, and with the values
+	}
+	if slices.ContainsFunc(ss, func(s secret) bool { return s.Sign && s.hosts.Contain(to) }) {
+		switch hash := r.Header.Get(sigv4.HashHeader); {
+		case hash == "" && r.ContentLength <= maxSignedBody:
+			weight += max(r.ContentLength, 0)
+		case strings.HasPrefix(hash, sigv4.Streaming):
+			weight += sigv4.MaxChunk
+		}
+	}
+	if err := n.held.Acquire(r.Context(), weight); err != nil {
+		return nil, err
+	}
+	return func() { n.held.Release(weight) }, nil
+}
+
 // sign signs a request again that is signed with the placeholder of a secret for its destination.
-// If that fails, the request is denied. The caller calls release when the request has ended.
-// Precondition: the header of r is its own.
-func (n *Network) sign(r *http.Request, p *put, to egress.Destination) (release func()) {
-	release = func() {}
+// If that fails, the request is denied. Precondition: the header of r is its own.
+func (p *put) sign(r *http.Request, to egress.Destination) {
 	for _, s := range p.secrets {
 		if !s.Sign || s.former || !s.hosts.Contain(to) {
 			continue
@@ -36,48 +57,32 @@ func (n *Network) sign(r *http.Request, p *put, to egress.Destination) (release 
 			continue
 		}
 		if err == nil {
-			release, err = n.signAgain(r, p, s, again)
+			err = p.signAgain(r, s, again)
 		}
 		if err != nil {
 			_ = p.deny("secret "+s.Name, "secret %q: %v", s.Name, err)
 		}
-		return release
+		return
 	}
-	return release
 }
 
-func (n *Network) signAgain(r *http.Request, p *put, s secret, again *sigv4.Request) (release func(), err error) {
-	release = func() {}
-	hold := func(size int64) error {
-		if err := n.held.Acquire(r.Context(), size); err != nil {
-			return context.Cause(r.Context())
-		}
-		release = func() { n.held.Release(size) }
-		return nil
-	}
+func (p *put) signAgain(r *http.Request, s secret, again *sigv4.Request) (err error) {
 	var body []byte
 	if again.NeedsBody() && r.ContentLength != 0 {
 		if r.ContentLength < 0 || r.ContentLength > maxSignedBody {
-			return release, errors.New("the request can't be signed again: its body is longer than 8 MiB, or of unknown length")
-		}
-		if err := hold(r.ContentLength); err != nil {
-			return release, err
+			return errors.New("the request can't be signed again: its body is longer than 8 MiB, or of unknown length")
 		}
 		body, err = io.ReadAll(r.Body)
 		r.Body = &readWhole{bytes.NewReader(body), err, r.Body}
 		if err != nil {
-			return release, err
+			return err
 		}
 	}
 	chunks, err := again.Sign(body)
-	if err != nil || chunks == nil {
-		return release, err
+	if err == nil && chunks != nil {
+		r.Body = &denying{chunks.Chunks(r.Body), p, s.Name}
 	}
-	if err := hold(sigv4.MaxChunk); err != nil {
-		return release, err
-	}
-	r.Body = &denying{chunks.Chunks(r.Body), p, s.Name}
-	return release, nil
+	return err
 }
 
 // denying is a body that can't be signed again after all.

@@ -27,16 +27,21 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
+// HashHeader says the hash of the body, or after Streaming, how the body is signed.
+const (
+	HashHeader = "X-Amz-Content-Sha256"
+	Streaming  = "STREAMING-"
+)
+
 const (
 	algorithm   = "AWS4-HMAC-SHA256"
 	terminator  = "aws4_request"
 	timeFormat  = len("20060102T150405Z")
-	hashHeader  = "X-Amz-Content-Sha256"
 	tokenHeader = "X-Amz-Security-Token"
 	maxSigned   = 128 // headers
 )
 
-// Values of hashHeader for bodies that are not hashed as a whole.
+// Values of HashHeader for bodies that are not hashed as a whole.
 const (
 	unsigned        = "UNSIGNED-PAYLOAD"
 	unsignedTrailer = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
@@ -153,15 +158,15 @@ func refuse(format string, args ...any) error {
 // NeedsBody reports whether the signature depends on a body of which the request does not say the
 // hash.
 func (s *Request) NeedsBody() bool {
-	return s.r.Header.Get(hashHeader) == "" && !s.inQuery
+	return s.r.Header.Get(HashHeader) == "" && !s.inQuery
 }
 
 // Sign signs the request again. The body is what NeedsBody asks for. It returns the signer of
 // the chunks of the body if they are signed, else nil. Errors match sandpit.ErrForbidden; after
 // them the request is as it was, and not to be sent.
 func (s *Request) Sign(body []byte) (chunks *Signer, err error) {
-	hash := s.r.Header.Get(hashHeader)
-	kind, streaming := strings.CutPrefix(hash, "STREAMING-")
+	hash := s.r.Header.Get(HashHeader)
+	kind, streaming := strings.CutPrefix(hash, Streaming)
 	hashes := []string{hash}
 	switch {
 	case streaming && hash != unsignedTrailer && kind != signedChunks && kind != signedChunks+"-TRAILER":

@@ -52,13 +52,13 @@ func TestSignAgain(t *testing.T) {
 							signer := v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = service == "s3" })
 							hash := hashOf("body")
 							if service == "s3" {
-								r.Header.Set(hashHeader, hash)
+								r.Header.Set(HashHeader, hash)
 							}
 							a := aws.Credentials{AccessKeyID: c.KeyID, SecretAccessKey: c.Secret, SessionToken: c.Token}
 							if presigned {
 								if service == "s3" {
 									hash = unsigned
-									r.Header.Del(hashHeader)
+									r.Header.Del(HashHeader)
 								} else {
 									hash = hashOf("")
 								}
@@ -114,7 +114,7 @@ func TestChunks(t *testing.T) {
 	}
 	r.ContentLength = 66824
 	for name, value := range map[string]string{
-		"X-Amz-Date": "20130524T000000Z", "X-Amz-Storage-Class": "REDUCED_REDUNDANCY", hashHeader: "STREAMING-AWS4-HMAC-SHA256-PAYLOAD",
+		"X-Amz-Date": "20130524T000000Z", "X-Amz-Storage-Class": "REDUCED_REDUNDANCY", HashHeader: "STREAMING-AWS4-HMAC-SHA256-PAYLOAD",
 		"Content-Encoding": "aws-chunked", "X-Amz-Decoded-Content-Length": "66560",
 	} {
 		r.Header.Set(name, value)
@@ -123,7 +123,7 @@ func TestChunks(t *testing.T) {
 	headers := "content-encoding;content-length;host;x-amz-content-sha256;x-amz-date;x-amz-decoded-content-length;x-amz-storage-class"
 	client := &Request{r: r, headers: strings.Split(headers, ";")}
 	client.date, client.scope, client.now = r.Header.Get("X-Amz-Date"), scope, Credentials{KeyID: placeholder, Secret: placeholder}
-	client.last = client.signature(client.now, "/examplebucket/chunkObject.txt", r.Header.Get(hashHeader))
+	client.last = client.signature(client.now, "/examplebucket/chunkObject.txt", r.Header.Get(HashHeader))
 	r.Header.Set("Authorization", algorithm+" Credential="+placeholder+"/"+scope+",SignedHeaders="+headers+",Signature="+client.last)
 	chunk := func(size int, signature string) string {
 		return fmt.Sprintf("%x;chunk-signature=%s\r\n%s\r\n", size, signature, strings.Repeat("a", size))
@@ -203,7 +203,7 @@ func TestRefused(t *testing.T) {
 		"two headers":            func(r *http.Request) { r.Header.Add("Authorization", good) },
 		"header and query":       func(r *http.Request) { r.URL.RawQuery = "X-Amz-Credential=" + scope },
 		"an invalid query":       func(r *http.Request) { r.URL.RawQuery = "a=%zz" },
-		"a body of another kind": func(r *http.Request) { r.Header.Set(hashHeader, "STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD") },
+		"a body of another kind": func(r *http.Request) { r.Header.Set(HashHeader, "STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD") },
 	} {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://s3.test/", http.NoBody)
 		if err != nil {
@@ -211,7 +211,7 @@ func TestRefused(t *testing.T) {
 		}
 		r.Header.Set("Authorization", good)
 		r.Header.Set("X-Amz-Date", "20261123T000000Z")
-		r.Header.Set(hashHeader, unsigned)
+		r.Header.Set(HashHeader, unsigned)
 		change(r)
 		s, err := Find(r, inside(), real())
 		if err == nil {
