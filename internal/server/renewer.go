@@ -20,7 +20,8 @@ import (
 )
 
 const (
-	renewPause = 30 * time.Second // between renewals of a secret, whoever asks for them
+	renewPause = 30 * time.Second // between renewals of a secret, whoever asks for them; doubled by each that fails
+	renewLong  = 16 * time.Minute // the longest pause
 	renewLook  = time.Minute      // between looks for secrets that are due
 	renewTime  = time.Minute      // that one may take, with all sandboxes that use it
 	renewsMost = 8                // at once
@@ -52,8 +53,20 @@ type renewer struct {
 
 // renews are the renewals of one secret.
 type renews struct {
-	done chan struct{} // closed at the end of the latest
-	last time.Time     // when that began
+	done  chan struct{} // closed at the end of the latest
+	last  time.Time     // when that began
+	fails int           // failures in a row
+}
+
+// pause is the time from the beginning of a renewal to that of the next.
+func (r *renews) pause() time.Duration {
+	pause := renewPause
+	for range r.fails {
+		if pause *= 2; pause >= renewLong {
+			return renewLong
+		}
+	}
+	return pause
 }
 
 func newRenewer(s *server) *renewer {
@@ -127,7 +140,7 @@ func (r *renewer) look() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for key, run := range r.runs { // of secrets that were removed
-		if !known[key] && time.Since(run.last) > renewPause {
+		if !known[key] && time.Since(run.last) > run.pause() {
 			delete(r.runs, key)
 		}
 	}
@@ -136,7 +149,7 @@ func (r *renewer) look() time.Duration {
 
 func renewKey(x secret.Secret) string { return x.Namespace + "/" + x.Name }
 
-// begin renews a secret, unless that was begun less than renewPause ago. It returns what is closed at the end
+// begin renews a secret, unless that was begun less than a pause ago. It returns what is closed at the end
 // of the latest renewal, and how long no other begins.
 func (r *renewer) begin(x secret.Secret) (done <-chan struct{}, wait time.Duration) {
 	r.mu.Lock()
@@ -146,7 +159,7 @@ func (r *renewer) begin(x secret.Secret) (done <-chan struct{}, wait time.Durati
 		run = &renews{}
 		r.runs[renewKey(x)] = run
 	}
-	if wait := time.Until(run.last.Add(renewPause)); wait > 0 || r.closed {
+	if wait := time.Until(run.last.Add(run.pause())); wait > 0 || r.closed {
 		return run.done, wait
 	}
 	ended := make(chan struct{})
@@ -156,11 +169,16 @@ func (r *renewer) begin(x secret.Secret) (done <-chan struct{}, wait time.Durati
 		select {
 		case r.places <- struct{}{}:
 			defer func() { <-r.places }()
-			r.renew(x.Namespace, x.Name)
+			err := r.renew(x.Namespace, x.Name)
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if run.fails++; err == nil {
+				run.fails = 0
+			}
 		case <-r.ctx.Done():
 		}
 	})
-	return ended, renewPause
+	return ended, run.pause()
 }
 
 // refused renews a secret that an origin has refused, and waits for that.
@@ -181,12 +199,12 @@ func (r *renewer) refused(ctx context.Context, x secret.Secret) error {
 }
 
 // renew renews a secret, and says how that ended.
-func (r *renewer) renew(namespace, name string) {
+func (r *renewer) renew(namespace, name string) error {
 	ctx, cancel := context.WithTimeout(r.ctx, renewTime)
 	defer cancel()
 	err := r.ask(ctx, namespace, name)
 	if r.ctx.Err() != nil {
-		return
+		return err
 	}
 	entry := audit.Record{Time: time.Now(), RequestID: gate.NewRequestID(), Phase: audit.PhaseEnd, Action: actionRenew, Namespace: namespace, Allowed: err == nil, Detail: "secret " + name}
 	if err != nil {
@@ -196,6 +214,7 @@ func (r *renewer) renew(namespace, name string) {
 	if _, err := r.journal.Append(r.ctx, entry); err != nil {
 		r.log.Warn("the audit log lacks the renewal of a secret", "secret", name, "error", err)
 	}
+	return err
 }
 
 // ask gets a new value of a secret from its provider, stores it, and puts it in force. No error has a value.
