@@ -107,6 +107,31 @@ func TestExclusive(t *testing.T) {
 	}
 }
 
+// What closes the network wins over rules and secrets that are set at weaker levels.
+func TestClosedNetwork(t *testing.T) {
+	rules := file(t, "rules.yaml", "allow: [a.test]\nresolve: [a.test:127.0.0.1]\nsecret: [a]\nsecret-env: [b]")
+	none := file(t, "none.yaml", "egress: none\nallow: [a.test]")
+	for _, tt := range []struct {
+		system  string
+		environ []string
+		args    []string
+		allow   []string
+		secrets int
+	}{
+		{system: rules, allow: []string{"a.test"}, secrets: 2},
+		{system: rules, args: []string{"--egress", "none"}, secrets: 1},
+		{system: rules, args: []string{"--egress", "none", "--allow", "b.test"}, allow: []string{"b.test"}, secrets: 1},
+		{system: rules, environ: []string{"SANDPIT_EGRESS=none"}, args: []string{"--allow", "b.test"}, allow: []string{"b.test"}, secrets: 1},
+		{system: none, allow: []string{"a.test"}},
+		{system: none, environ: []string{"SANDPIT_ALLOW=b.test"}, allow: []string{"a.test", "b.test"}},
+	} {
+		got, err := requestOf(t, tt.system, tt.environ, tt.args...)
+		if err != nil || !cmp.Equal(got.Egress.Allow, tt.allow) || len(got.Secrets) != tt.secrets {
+			t.Errorf("%v %v: %v, %v, %v", tt.environ, tt.args, got.Egress.Allow, got.Secrets, err)
+		}
+	}
+}
+
 func TestLongTimeout(t *testing.T) {
 	got, err := requestOf(t, "", nil, "--timeout", "48h")
 	if err != nil || got.Limits.Life <= 48*time.Hour {

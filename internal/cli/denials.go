@@ -115,7 +115,12 @@ func (a *App) tellTraffic(t *traffic) {
 	if t.Allow == nil {
 		return
 	}
-	if len(*t.Allow) == 0 {
+	switch {
+	case len(*t.Allow) > 0 || t.Lost > 0:
+	case len(t.log.Flows)+len(t.log.Denials) > 0:
+		a.Note("nothing was reached, so --egress learn has no rules to suggest")
+		return
+	default:
 		a.Note("the network was not used; no --allow is needed")
 		return
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -88,7 +89,8 @@ func (a *App) execute(ctx context.Context, spec sandpit.Spec, cmd sandpit.Comman
 		}
 		return sandbox.Remove(ctx)
 	}
-	if spec.Egress.Asked() {
+	bound := slices.ContainsFunc(spec.Secrets, func(u sandpit.Secret) bool { return !u.Env }) // which open the network to their hosts
+	if spec.Egress.Asked() || bound {
 		m.traffic = func() *traffic { return trafficOf(ctx, sandbox, spec.Egress) }
 		if remove := m.remove; m.warn || spec.Egress.Preset == sandpit.EgressLearn && !m.json {
 			m.remove = func() error {

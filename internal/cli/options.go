@@ -34,6 +34,7 @@ type Options struct {
 	write                              list[string]
 	readOnly                           flag
 	egress                             scalar[sandpit.EgressPreset]
+	closed                             bool // --network none
 	allow, deny, resolve, dns          list[string]
 	connections, newConnections        scalar[int64]
 	sent, received, bandwidth          scalar[int64]
@@ -345,6 +346,33 @@ func (o *Options) configure(env config.Environ) error {
 			break
 		}
 	}
+	return o.close()
+}
+
+// CloseNetwork is --network none: nothing that opens the network counts, wherever it is set.
+func (o *Options) CloseNetwork() { o.closed = true }
+
+// close leaves out what would open the network in spite of CloseNetwork, or of a preset none that
+// was set at a stronger level.
+func (o *Options) close() error {
+	least := config.Flag + 1
+	switch {
+	case o.closed:
+		for _, name := range [...]string{"egress", "allow", "secret", "secret-from"} {
+			if o.Flag(name).Value.Origin().Level == config.Flag {
+				return sandpit.WithHint(Usagef("--network none and --%s can't be combined", name), "omit one of them")
+			}
+		}
+		o.egress = scalar[sandpit.EgressPreset]{}
+		o.resolve.items, o.dns.items = nil, nil
+	case o.egress.set && o.egress.is == sandpit.EgressNone:
+		least = o.egress.from.Level
+	default:
+		return nil
+	}
+	o.allow.keep(least)
+	o.secret.keep(least)
+	o.secretFrom.keep(least)
 	return nil
 }
 
@@ -423,6 +451,9 @@ func (o *Options) Spec() (sandpit.Spec, error) {
 
 // network returns what the sandbox may reach.
 func (o *Options) network() sandpit.Egress {
+	if o.closed {
+		return sandpit.Egress{}
+	}
 	return sandpit.Egress{
 		Preset: o.egress.is, Allow: o.allow.values(), Deny: o.deny.values(), Resolve: o.resolve.values(), DNS: o.dns.values(),
 		Bounds: sandpit.EgressBounds{Connections: o.connections.is, NewConnections: o.newConnections.is, Sent: o.sent.is, Received: o.received.is, Bandwidth: o.bandwidth.is},

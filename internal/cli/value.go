@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -90,6 +91,11 @@ func (l *list[T]) chosen() []item[T] {
 	strongest := l.items[len(l.items)-1].from.Level
 	first := sort.Search(len(l.items), func(i int) bool { return l.items[i].from.Level >= strongest })
 	return l.items[first:]
+}
+
+// keep leaves out the items of levels below the least.
+func (l *list[T]) keep(least config.Level) {
+	l.items = slices.DeleteFunc(l.items, func(i item[T]) bool { return i.from.Level < least })
 }
 
 // values returns what chosen does, without the origins.

@@ -132,6 +132,29 @@ func TestBadEgress(t *testing.T) {
 }
 
 // The reason of a denial does not have the address: see Dialable.
+// Rules that can only mean a service of this machine, and lead to the sandbox itself, are refused.
+func TestRefuseLoopback(t *testing.T) {
+	for _, tt := range []struct {
+		egress sandpit.Egress
+		hint   string // "": it is not refused
+	}{
+		{sandpit.Egress{Allow: []string{"127.0.0.1:8080"}}, "write --allow host:8080 --resolve host:127.0.0.1"},
+		{sandpit.Egress{Allow: []string{"[::1]:8080"}}, "write --allow host:8080 --resolve host:::1"},
+		{sandpit.Egress{Allow: []string{"udp:127.0.0.2:53"}}, "write --allow udp:host:53 --resolve host:127.0.0.2"},
+		{sandpit.Egress{Allow: []string{"a.test", "localhost:8080"}}, "write --allow host:8080 --resolve host:127.0.0.1"},
+		{sandpit.Egress{Allow: []string{"0.0.0.0/0"}}, ""},
+		{sandpit.Egress{Allow: []string{"a.test", "127.0.0.1:8080"}}, ""}, // which a.test may lead to
+		{sandpit.Egress{Preset: sandpit.EgressPublic, Allow: []string{"127.0.0.1:8080"}}, ""},
+		{sandpit.Egress{Deny: []string{"127.0.0.1", "localhost:1"}}, ""},
+		{sandpit.Egress{Allow: []string{"192.0.2.1"}}, ""},
+	} {
+		err := RefuseLoopback(tt.egress)
+		if (err == nil) != (tt.hint == "") || !strings.Contains(sandpit.Hint(err), tt.hint) {
+			t.Errorf("%v: %v, hint %q", tt.egress, err, sandpit.Hint(err))
+		}
+	}
+}
+
 func TestDialable(t *testing.T) {
 	web := func(host string) Destination { return Destination{Protocol: TCP, Host: host, Port: 443} }
 	for _, c := range []struct {

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
@@ -162,6 +163,37 @@ func (r *Rules) beyond(all *Rules) string {
 		}
 	}
 	return ""
+}
+
+// RefuseLoopback refuses rules that look as if they opened services of this machine, and do not: programs
+// inside find their own loopback interface at these addresses. Beside a name, which may lead to them,
+// addresses of the loopback mean something. Errors match sandpit.ErrInvalid.
+func RefuseLoopback(e sandpit.Egress) error {
+	r, err := Compile(e)
+	if err != nil {
+		return err
+	}
+	names := r.preset.public || slices.ContainsFunc(r.allow, func(rule Rule) bool { return rule.Host != "" && rule.Host != "localhost" })
+	for _, rule := range r.allow {
+		loopback := rule.Prefix.Addr().IsLoopback() && netaddr.Last(rule.Prefix).IsLoopback() && !names
+		if rule.Host != "localhost" && !loopback {
+			continue
+		}
+		host := "host"
+		if rule.Port != 0 {
+			host += ":" + strconv.Itoa(int(rule.Port))
+		}
+		if rule.Protocol != TCP {
+			host = string(rule.Protocol) + ":" + host
+		}
+		address := rule.Prefix.Addr().String()
+		if rule.Host != "" {
+			address = "127.0.0.1"
+		}
+		return sandpit.WithHint(fault.Invalidf("rule %q: inside, this is the sandbox itself", fault.Clip(rule.Text)),
+			"for a service of this machine write --allow "+host+" --resolve host:"+address)
+	}
+	return nil
 }
 
 // ParseResolve reads HOST:ADDRESS. Errors match sandpit.ErrInvalid.

@@ -66,6 +66,9 @@ func (h Here) Beyond(e sandpit.Egress, allowed, addresses []string) (part, what 
 	if err := h.refuseUncarried(e); err != nil {
 		return "", "", err
 	}
+	if err := egress.RefuseLoopback(e); err != nil {
+		return "", "", err
+	}
 	part, what, err = egress.Beyond(e, allowed, addresses)
 	if part != "" || err != nil || len(allowed)+len(addresses) == 0 {
 		return part, what, err

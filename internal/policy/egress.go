@@ -24,6 +24,15 @@ func (p *Policy) Egress(e sandpit.Egress, beyond Beyond) (sandpit.Egress, error)
 		_, _, err := beyond(e, nil, nil)
 		return e, err
 	}
+	for _, rule := range e.Allow {
+		if len(p.Rules.Deny) == 0 {
+			break
+		}
+		// What is not beyond the denied rules is denied as a whole.
+		if part, _, err := beyond(sandpit.Egress{Allow: []string{rule}}, p.Rules.Deny, nil); err == nil && part == "" {
+			return e, p.refuse("egress", "deny", "omit it, or ask the operator", "egress to %s is denied", quote(rule))
+		}
+	}
 	e = p.learn(e)
 	part, what, err := beyond(e, p.Rules.Egress, p.Rules.Resolve)
 	if err != nil {

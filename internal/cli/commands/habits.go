@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/cli"
 )
 
 // A habit is a flag that people type because they know it from docker, podman, bwrap, kubectl
@@ -28,19 +29,20 @@ const (
 	started = "run shell create exec"
 )
 
+// closed is what to use in place of flags about a network that sandboxes do not have.
+const closed = "use --egress or --allow to say what the sandbox may reach, and 'sandpit forward NAME PORT' to reach a port of it"
+
 // habits returns all habits.
 func habits() []habit {
 	const (
-		closed  = "use --egress or --allow to say what the sandbox may reach, and 'sandpit forward NAME PORT' to reach a port of it"
 		powers  = "omit it: no program in a sandbox can have capabilities, devices or more rights than its user"
 		own     = "omit it: a sandbox always has namespaces of its own"
 		forward = "nothing reaches a sandbox from outside; use 'sandpit forward NAME PORT' with a sandbox of 'sandpit create'"
 	)
 	return []habit{
 		// What is always so.
-		{anew, "network net", "", "none", closed},
 		{"run shell", "rm", "", "true", ""},
-		{anew, "init no-healthcheck unshare-all unshare-net unshare-user unshare-pid unshare-ipc unshare-uts unshare-cgroup die-with-parent new-session", "", "true", ""},
+		{anew, "init no-healthcheck unshare-all unshare-user unshare-pid unshare-ipc unshare-uts unshare-cgroup die-with-parent new-session", "", "true", ""},
 		{anew, "cap-drop", "", "all", powers},
 		{anew, "security-opt", "", "no-new-privileges", "omit it: a sandbox always has a seccomp filter, and its programs get no new privileges"},
 		{anew, "ipc pid uts userns cgroupns", "", "private", own},
@@ -128,6 +130,31 @@ func acceptHabits(cmd *cobra.Command) {
 			}
 		}
 	}
+}
+
+// closeFlags gives a command the flags of other programs that close the network, hidden like habits.
+func closeFlags(cmd *cobra.Command, o *cli.Options) {
+	for name, value := range map[string]string{"network": "none", "net": "none", "unshare-net": "true"} {
+		f := cmd.Flags().VarPF(&closingValue{alwaysValue{name, value, closed}, o}, name, "", "close the network")
+		f.Hidden = true
+		if value == "true" {
+			f.NoOptDefVal = value
+		}
+	}
+}
+
+// closingValue is the value of a flag that closes the network.
+type closingValue struct {
+	alwaysValue
+	o *cli.Options
+}
+
+func (v *closingValue) Set(text string) error {
+	if err := v.alwaysValue.Set(text); err != nil {
+		return err
+	}
+	v.o.CloseNetwork()
+	return nil
 }
 
 // alwaysValue is the value of a flag that asks for what a sandbox always has.

@@ -32,6 +32,7 @@ Usage:
   sandpit cp SRC DST                        copy files in or out (NAME:/path); also ls, cat, write, edit
   sandpit forward NAME 8080:80              forward a local port to it
   sandpit network allow NAME pypi.org       let it reach a host
+  sandpit secret set NAME                   store a credential that sandboxes use and never see
   sandpit preview NAME PORT                 create a URL that opens its port in a browser
   sandpit stop|start|pause|resume|kill|extend|update|rm NAME
   sandpit prune                             remove those that have stopped or failed

@@ -74,6 +74,7 @@ func (a *tree) sandboxFlags(cmd *cobra.Command, o *cli.Options) {
 	for _, section := range o.Sections() {
 		addFlags(cmd.Flags(), section.Entries...)
 	}
+	closeFlags(cmd, o)
 	cmd.Flags().SetInterspersed(false) // what follows CMD is CMD's
 	cmd.Annotations = map[string]string{annotationSections: ""}
 }

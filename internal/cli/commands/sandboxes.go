@@ -84,6 +84,7 @@ It exists until it is removed, or until its lifetime or idle time ends.`,
 			}
 		}
 	}
+	closeFlags(cmd, o)
 	life.register(cmd, true)
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

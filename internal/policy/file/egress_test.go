@@ -65,6 +65,9 @@ func TestEgressIsBounded(t *testing.T) {
 		{"", bounded(sandpit.EgressBounds{NewConnections: 1001}), "team.maximum.new-connections", "1001"},
 
 		{"egress: []", allow("example.com"), "team.egress", "example.com"},
+		{"deny: [example.com]", allow("example.com:443"), "team.deny", `egress to "example.com:443" is denied`},
+		{"deny: [pypi.org]", allow("package-registries"), "", ""}, // the others are not
+		{"deny: [example.com:22]", allow("example.com"), "", ""},
 		{"egress: []", preset("registries"), "team.egress", "registries"},
 		{"egress: [registries]", preset("registries"), "", ""},
 		{"egress: [registries]", allow("git-hosts"), "", ""},
