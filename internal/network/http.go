@@ -87,6 +87,11 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 				if p.secrets.changed(n.rules.Load().secrets, d.to) { // before Set could see the flow
 					return errSecretChanged
 				}
+				p.messages(r, func(error) {
+					if v := p.denied(); v != nil {
+						n.noteDenied(d, *v)
+					}
+				})
 			}
 			return nil
 		},
@@ -220,11 +225,17 @@ func originTarget(r *http.Request) bool {
 	return strings.HasPrefix(u.Path, "/")
 }
 
-// refuse answers a request that is not allowed.
-func (n *Network) refuse(w http.ResponseWriter, r *http.Request, d *dialler, v sandpit.EgressDecision) {
+// noteDenied notes a request that is not allowed.
+func (n *Network) noteDenied(d *dialler, v sandpit.EgressDecision) sandpit.EgressDecision {
 	f := n.flows.begin(d.to)
 	v = f.decide(v)
 	f.finish(nil)
+	return v
+}
+
+// refuse answers a request that is not allowed.
+func (n *Network) refuse(w http.ResponseWriter, r *http.Request, d *dialler, v sandpit.EgressDecision) {
+	v = n.noteDenied(d, v)
 	if r.ProtoMajor == 1 { // in HTTP/2 other requests go on
 		w.Header().Set("Connection", "close")
 	}

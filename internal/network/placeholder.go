@@ -102,7 +102,9 @@ func (ss secrets) about(to egress.Destination) bool {
 type put struct {
 	secrets secrets        // of the sandbox when it was made
 	hidden  []substitution // what is taken out of the response
-	tries   *attempts      // of the request
+
+	inMessages []substitution // of a WebSocket that the sandbox asks for
+	tries      *attempts      // of the request
 
 	mu     sync.Mutex
 	denial *sandpit.EgressDecision // guarded by mu, as bodies are sent while responses are read
@@ -195,6 +197,10 @@ func (ss secrets) put(r *http.Request, to egress.Destination, secure bool) (*htt
 		inBody = append(inBody, substitution{find: []byte(s.Placeholder), refuse: func() error { return p.misplaced(s, to) }})
 	}
 	p.body(r, inBody, replaced)
+	if isWebSocket(r.Header) && len(inBody)+len(p.hidden) > 0 {
+		p.inMessages = inBody
+		r.Header.Del("Sec-Websocket-Extensions") // such as compression
+	}
 	if len(p.hidden) > 0 {
 		// What comes back can be read, and whole: it may be a value that an earlier request has stored.
 		r.Header.Set("Accept-Encoding", "identity")
@@ -325,6 +331,18 @@ func (p *put) hideResponse(r *http.Response) {
 	body := newSubstituted(r.Body, p.hidden)
 	body.ended = func() { p.hideHeader(r.Trailer) }
 	r.Body = body
+}
+
+// isWebSocket reports whether a header asks for a WebSocket, or agrees to one.
+func isWebSocket(h http.Header) bool { return strings.EqualFold(h.Get("Upgrade"), "websocket") }
+
+// messages has the messages of a WebSocket go through substitutions. What an origin agrees on
+// otherwise passes as it is. With an error the connection ends, after failed was called.
+func (p *put) messages(r *http.Response, failed func(error)) {
+	c, ok := r.Body.(io.ReadWriteCloser)
+	if ok && isWebSocket(r.Header) && len(p.inMessages)+len(p.hidden) > 0 {
+		r.Body = newMessages(c, p.inMessages, p.hidden, failed)
+	}
 }
 
 // hideHeader also drops fields whose name has a value, in whatever case.

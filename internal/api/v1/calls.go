@@ -260,7 +260,7 @@ type NewSecret struct {
 	Hosts     []string `json:"hosts,omitempty" doc:"Hosts to which the value may be sent: HOST, HOST:PORT or *.HOST. If there are none, each sandbox that uses the secret names its own"`
 	Variables []string `json:"variables,omitempty" doc:"Environment variables with the placeholder. Default: the name in capital letters"`
 	Query     *bool    `json:"query,omitempty" null:"refused" doc:"Replace the placeholder in the query of requests, too"`
-	Body      bool     `json:"body,omitempty" doc:"Replace the placeholder in the body of requests, too"`
+	Body      bool     `json:"body,omitempty" doc:"Replace the placeholder in the body of requests and in messages of WebSockets, too"`
 	Login     *Login   `json:"login,omitempty" doc:"The value is an access token of the service's OAuth provider, which the server renews"`
 }
 

@@ -112,7 +112,7 @@ given and NAME is a service, the secret is of that service.`,
 	cmd.Flags().Var(&service, "service", "service whose hosts and variables it has")
 	cmd.Flags().StringArrayVar(&want.Hosts, "host", nil, "`HOST`, HOST:PORT or *.HOST to which the value may be sent; may be repeated")
 	cmd.Flags().StringArrayVar(&want.Variables, "variable", nil, "environment `VARIABLE` that has the placeholder (default the service's, or NAME in capital letters)")
-	cmd.Flags().BoolVar(&want.Body, "body", false, "replace the placeholder in the body of requests, too")
+	cmd.Flags().BoolVar(&want.Body, "body", false, "replace the placeholder in the body of requests and in messages of WebSockets, too")
 	query := cmd.Flags().Bool("query", false, "replace the placeholder in the query of requests, too (default the service's)")
 	cmd.PreRun = func(cmd *cobra.Command, _ []string) {
 		if cmd.Flags().Changed("query") {
