@@ -152,7 +152,7 @@ type Linker interface {
 
 	// AllowPing says whether programs may open ICMP sockets for echo requests, which they may not
 	// from the start. Sockets that are open stay. The error matches sandpit.ErrUnsupported
-	// if this machine does not let it be changed. Like Link, it may be called at any time.
+	// if this machine does not let it be changed, or not back. Like Link, it may be called at any time.
 	AllowPing(ctx context.Context, allow bool) error
 }
 

@@ -433,7 +433,8 @@ func (s *Sandbox) enforceEgress(ctx context.Context, was, e granted) error {
 		linker, ok := s.instance.(driver.Linker)
 		changes := ok && allowsPing(e.Egress) != allowsPing(was.Egress)
 		if changes {
-			if err := linker.AllowPing(ctx, allowsPing(e.Egress)); err != nil {
+			// Where it can't be forbidden again, open sockets reach nothing.
+			if err := linker.AllowPing(ctx, allowsPing(e.Egress)); err != nil && (allowsPing(e.Egress) || !errors.Is(err, sandpit.ErrUnsupported)) {
 				return err
 			}
 		}

@@ -223,7 +223,10 @@ func testAllowPing(t *testing.T, e *env) {
 		if _, err := fmt.Sscan(shell(t, c, groups+"; id -g"), &low, &high, &group); err != nil || low > group || high < group {
 			t.Errorf("allowed, the groups are %d to %d, without %d: %v", low, high, group, err)
 		}
-		if err := l.AllowPing(t.Context(), false); err != nil {
+		err := l.AllowPing(t.Context(), false)
+		if errors.Is(err, sandpit.ErrUnsupported) && sandpit.Hint(err) != "" && low == high { // there is only this group
+			break
+		} else if err != nil {
 			t.Fatalf("forbidding: %v", err)
 		}
 		if got := shell(t, c, groups); got != none {

@@ -23,7 +23,10 @@ const (
 	noGroups   = "1 0"
 )
 
-const openingPing = "opening " + pingGroups
+const (
+	openingPing = "opening " + pingGroups
+	writingPing = "writing " + pingGroups
+)
 
 // AllowPing lets all groups of the sandbox, or none, open ICMP sockets. See driver.Linker.
 func (i *instance) AllowPing(ctx context.Context, allow bool) error {
@@ -46,7 +49,7 @@ func (i *instance) AllowPing(ctx context.Context, allow bool) error {
 			p := enterSteps(sandbox, dumpable)
 			// Of the network namespace that the child is in, but by the host's path: the sandbox's own is read-only.
 			file := p.Call(openingPing, unix.SYS_OPENAT, sysprog.Int(unix.AT_FDCWD), p.Str(pingGroups), sysprog.Int(unix.O_WRONLY|unix.O_CLOEXEC), sysprog.Int(0)).Result()
-			p.Call("writing "+pingGroups, unix.SYS_WRITE, sysprog.From(file), p.Bytes(groups), sysprog.Int(len(groups))).Want(uintptr(len(groups)))
+			p.Call(writingPing, unix.SYS_WRITE, sysprog.From(file), p.Bytes(groups), sysprog.Int(len(groups))).Want(uintptr(len(groups)))
 			p.Call("answering", unix.SYS_WRITE, sysprog.Int(socket), p.Bytes([]byte{goMessage}), sysprog.Int(1)).Want(1)
 			return p
 		})
@@ -56,7 +59,12 @@ func (i *instance) AllowPing(ctx context.Context, allow bool) error {
 	}
 	err = i.explainLink(err)
 	var step *sysprog.StepError
-	if errors.As(err, &step) && step.What == openingPing {
+	switch {
+	case !errors.As(err, &step):
+	case step.What == writingPing && step.Errno == unix.EINVAL && !allow:
+		// The kernel wants groups of the user namespace, which has only one: both ends are that group.
+		err = sandpit.WithHint(fault.Kind{Err: err, Kind: sandpit.ErrUnsupported}, "give this user more groups in /etc/subgid")
+	case step.What == openingPing:
 		err = sandpit.WithHint(fault.Kind{Err: err, Kind: sandpit.ErrUnsupported}, "start the container with a writable /proc/sys (--privileged), or omit rules with ping:")
 	}
 	return fmt.Errorf("changing the ping_group_range of %s: %w", i.id, err)
