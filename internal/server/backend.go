@@ -33,6 +33,7 @@ type backend struct {
 	driver   driver.Driver
 	images   *image.Store
 	acquire  image.AcquireOptions // but for what a caller says
+	egress   bool                 // sandboxes can have it, as far as this program goes
 	policies *file.Live
 	journal  *audit.Log
 	runs
@@ -98,6 +99,13 @@ func (b *backend) Capabilities(ctx context.Context) (v1.Capabilities, error) {
 	}
 	for _, g := range caps.Gaps {
 		out.Gaps = append(out.Gaps, v1.Gap(g))
+	}
+	if name := string(feature.Egress); !b.egress {
+		out.Features = slices.DeleteFunc(slices.Clone(features), func(f string) bool { return f == name })
+		out.Enforced[name] = false
+		if caps.Features[feature.Egress] { // else its gap is there
+			out.Gaps = append(out.Gaps, v1.Gap{What: name, Why: "this program gives sandboxes no network", Fix: "use the program sandpit as the server"})
+		}
 	}
 	return out, nil
 }

@@ -1,17 +1,21 @@
 package server_test
 
 import (
+	"slices"
 	"testing"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/feature"
+	"github.com/sandpit-dev/sandpit/internal/network"
+	"github.com/sandpit-dev/sandpit/internal/server"
 )
 
 // A server tells every feature of its driver, and each limit that a change may set.
 func TestCapabilities(t *testing.T) {
 	t.Parallel()
 	s := newServed(t)
+	s.change = func(opt *server.Options) { opt.Network = network.Here{} }
 	s.start()
 	var got v1.Capabilities
 	c := s.unix()
@@ -31,6 +35,26 @@ func TestCapabilities(t *testing.T) {
 		}
 	}
 	if len(got.Enforced) != len(feature.All()) || len(got.Changeable) != len(feature.Changeable()) {
+		t.Errorf("got %+v", got)
+	}
+	if !slices.Contains(got.Features, "egress") {
+		t.Errorf("features: %v", got.Features)
+	}
+}
+
+// A server that has no network for sandboxes does not list egress.
+func TestCapabilitiesWithoutNetwork(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	s.start()
+	var got v1.Capabilities
+	c := s.unix()
+	defer c.Close()
+	if err := c.Call(t.Context(), "GET", "/v1/capabilities", nil, &got); err != nil {
+		t.Fatal(err)
+	}
+	gap := slices.ContainsFunc(got.Gaps, func(g v1.Gap) bool { return g.What == "egress" && g.Why != "" && g.Fix != "" })
+	if slices.Contains(got.Features, "egress") || got.Enforced["egress"] || !gap {
 		t.Errorf("got %+v", got)
 	}
 }

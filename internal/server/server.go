@@ -355,7 +355,7 @@ func (s *server) poolSize() int {
 // startAPI makes the gate and the API of the engine behind it.
 func (s *server) startAPI() error {
 	opt := &s.opt
-	b := &backend{engine: s.engine, driver: opt.Driver, images: opt.Images, acquire: opt.Acquire, policies: s.policies, journal: s.journal, runs: s.runs}
+	b := &backend{engine: s.engine, driver: opt.Driver, images: opt.Images, acquire: opt.Acquire, egress: opt.Network != nil, policies: s.policies, journal: s.journal, runs: s.runs}
 	domains := []string(nil)
 	if opt.Settings.Domain != "" {
 		domains = []string{opt.Settings.Domain}
