@@ -131,6 +131,22 @@ func TestBadEgress(t *testing.T) {
 	}
 }
 
+// A rule that is written as a URL is answered with the rule that it means.
+func TestRulesAreNotURLs(t *testing.T) {
+	for rule, want := range map[string]string{
+		"http://a.test":        "write a.test:80",
+		"https://a.test/x":     "write a.test:443",
+		"http://a.test:8080/x": "write a.test:8080",
+		"ssh://a.test":         "write a.test",
+		"udp:http://a.test":    "write a.test:80",
+		"GET:http://a.test/":   "begin with METHOD:https://",
+	} {
+		if _, err := ParseRule(rule); !errors.Is(err, sandpit.ErrInvalid) || !strings.HasSuffix(err.Error(), want) || sandpit.Hint(err) == "" {
+			t.Errorf("%s: %v", rule, err)
+		}
+	}
+}
+
 // The reason of a denial does not have the address: see Dialable.
 // Rules that can only mean a service of this machine, and lead to the sandbox itself, are refused.
 func TestRefuseLoopback(t *testing.T) {

@@ -81,6 +81,9 @@ func ParseRule(text string) ([]Rule, error) {
 	} else if after, ok := strings.CutPrefix(text, "ping:"); ok {
 		rule.Protocol, rest = Ping, after
 	}
+	if scheme, after, ok := strings.Cut(rest, "://"); ok && rule.HTTP == nil {
+		return failed(withoutScheme(scheme, after))
+	}
 	host, port, err := cutPort(rest)
 	if err != nil {
 		return failed(err)
@@ -123,6 +126,18 @@ func ParseRule(text string) ([]Rule, error) {
 func cutMethod(text string) (method, url string, ok bool) {
 	method, url, ok = strings.Cut(text, ":")
 	return method, url, ok && strings.HasPrefix(url, "https://")
+}
+
+// withoutScheme says what to write in place of a URL.
+func withoutScheme(scheme, rest string) error {
+	host, _, _ := strings.Cut(rest, "/")
+	if port, ok := map[string]string{"http": ":80", "https": ":443"}[scheme]; ok && !strings.Contains(host, ":") {
+		host += port
+	}
+	if strings.Contains(scheme, ":") {
+		return fault.Invalidf("rules about requests begin with METHOD:https://")
+	}
+	return fault.Invalidf("a rule is not a URL: write %s", fault.Clip(host))
 }
 
 func parseHTTP(method, url string) (hostport string, r *HTTPRule, err error) {
