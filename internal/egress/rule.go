@@ -65,6 +65,13 @@ func ParseRule(text string) ([]Rule, error) {
 	if members := setMembers(text); members != nil {
 		return members, nil
 	}
+	if _, known := presetOf(sandpit.EgressPreset(text)); known && text != "" || text == "*" {
+		preset := text
+		if text == "*" {
+			preset = string(sandpit.EgressAll)
+		}
+		return nil, sandpit.WithHint(fault.Invalidf("rule %q: a preset is not a rule", text), "write --egress "+preset)
+	}
 	if !strings.ContainsAny(text, ".:/") && text != "" { // perhaps a mistyped set
 		return nil, sandpit.WithHint(fault.Invalidf("rule %q: there is no such set", fault.Clip(text)),
 			"use "+strings.Join(setNames(), ", ")+", or HOST:PORT for a host whose name has no dot")

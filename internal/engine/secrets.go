@@ -132,6 +132,11 @@ func (e *Engine) useSecrets(ctx context.Context, namespace string, p policy.Poli
 				return m, err
 			}
 		}
+		if len(found.Allow) > 0 {
+			if _, err := e.allowEgress(asking(sandpit.Egress{Allow: found.Allow}), p); errors.Is(err, sandpit.ErrForbidden) {
+				return m, sandpit.WithHint(fmt.Errorf("reaching the hosts of the secret %q: %w", use.Name, err), "ask the operator to allow them in the policy")
+			}
+		}
 		value := found.Value
 		if use.Env {
 			exposed = append(exposed, use.Name)

@@ -160,7 +160,7 @@ func (s *nameServer) answer(q []byte, reply func([]byte)) bool {
 		return true
 	}
 	if !set.rules.Resolvable(name) {
-		s.n.flows.refused(name, set.rules.Decide(egress.Destination{Protocol: egress.TCP, Host: name}).Why)
+		s.n.flows.refused(name, question.Type.String(), set.rules.Decide(egress.Destination{Protocol: egress.TCP, Host: name}).Why)
 		say(dnsmessage.RCodeNameError, netip.Addr{})
 		return true
 	}

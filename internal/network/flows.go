@@ -23,7 +23,11 @@ type flows struct {
 	denied denials // all
 	recent denials // since they were last taken
 	total  engine.Traffic
+	last   lookup // that was refused and is not half of a pair
 }
+
+// lookup is a question for a name, by its type.
+type lookup struct{ name, question string }
 
 // denials counts denials by destination, of which it keeps maxDenied.
 type denials struct {
@@ -251,7 +255,20 @@ func (fs *flows) traffic() engine.Traffic {
 const protocolDNS = "dns"
 
 // refused notes that the sandbox asked for the address of a name that is not allowed.
-func (fs *flows) refused(name, why string) {
+//
+// Clients look a name up by two questions, for IPv4 and for IPv6: the second is not counted.
+func (fs *flows) refused(name, question, why string) {
+	fs.mu.Lock()
+	last := fs.last
+	fs.last = lookup{name, question}
+	pair := last.name == name && last.question != question
+	if pair {
+		fs.last = lookup{}
+	}
+	fs.mu.Unlock()
+	if pair {
+		return
+	}
 	f := fs.begin(egress.Destination{Protocol: protocolDNS, Host: name})
 	f.decide(sandpit.EgressDecision{Why: why})
 	f.finish(nil)

@@ -65,3 +65,18 @@ func TestFullTableOfNames(t *testing.T) {
 		}
 	})
 }
+
+// The two questions of a lookup, for IPv4 and for IPv6, are one denial.
+func TestOneDenialForEachLookup(t *testing.T) {
+	var fs flows
+	for _, q := range []lookup{{"a.test", "A"}, {"a.test", "AAAA"}, {"a.test", "AAAA"}, {"a.test", "A"}, {"b.test", "A"}, {"a.test", "A"}, {"a.test", "A"}} {
+		fs.refused(q.name, q.question, "no rule allows it")
+	}
+	counts := map[string]int64{}
+	for _, d := range fs.log().Denials {
+		counts[d.Destination] = d.Count
+	}
+	if counts["a.test"] != 4 || counts["b.test"] != 1 {
+		t.Errorf("the denials are %v", counts)
+	}
+}

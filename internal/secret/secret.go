@@ -113,7 +113,7 @@ func CheckName(name string) error {
 func CheckValue(value string) error {
 	switch {
 	case value == "":
-		return sandpit.WithHint(fault.Invalidf("the value is empty"), "to take a secret away, remove it")
+		return sandpit.WithHint(fault.Invalidf("the value is empty"), "to take a secret away, run 'sandpit secret rm'")
 	case len(value) > MaxValue:
 		return fault.Invalidf("the value is longer than %d bytes", MaxValue)
 	case !utf8.ValidString(value), strings.ContainsRune(value, 0):
@@ -145,10 +145,27 @@ func (b *Binding) check() error {
 // sigv4.Read reads them. The placeholder is then each of their parts.
 func (b *Binding) Signs() bool { return b.Service == aws }
 
+// steers reports whether a variable is one by which programs, loaders and clients of the network are set
+// up: a placeholder there would break them.
+func steers(v string) bool {
+	if strings.HasPrefix(v, "LD_") || strings.HasSuffix(strings.ToLower(v), "_proxy") {
+		return true
+	}
+	switch v {
+	case "PATH", "HOME", "SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO",
+		"NODE_EXTRA_CA_CERTS", "DENO_CERT", "CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "JAVA_TOOL_OPTIONS":
+		return true
+	}
+	return false
+}
+
 func checkVariable(v string) error {
 	ok := v != "" && len(v) <= maxVariable && (v[0] < '0' || v[0] > '9')
 	for _, c := range []byte(v) {
 		ok = ok && (c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_')
+	}
+	if ok && steers(v) {
+		return sandpit.WithHint(fault.Invalidf("the variable %s can't have a secret: it decides what programs in the sandbox run, trust or connect to", v), "name another variable")
 	}
 	if !ok {
 		return sandpit.WithHint(fault.Invalidf("%q is not the name of an environment variable", fault.Clip(v)), "use letters, digits and '_', not starting with a digit")

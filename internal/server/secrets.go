@@ -16,6 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/policy/file"
 	"github.com/sandpit-dev/sandpit/internal/secret"
 	"github.com/sandpit-dev/sandpit/internal/state"
 )
@@ -112,7 +113,8 @@ func readSecrets(ctx context.Context, all []ConfiguredSecret, services secret.Se
 // secrets are the secrets as the API uses them.
 type secrets struct {
 	foundSecrets
-	engine *engine.Engine
+	engine   *engine.Engine
+	policies *file.Live
 }
 
 // changeable refuses to change a secret of the settings.
@@ -146,6 +148,15 @@ func (s secrets) SetSecret(ctx context.Context, c gate.Caller, shared bool, name
 	}
 	if err := x.Check(); err != nil {
 		return failed(err)
+	}
+	if !shared && c.Key != "" { // what it could never use
+		p, err := s.policies.Policy(c.Policy)
+		if err == nil {
+			err = p.AllowSecret(name)
+		}
+		if err != nil {
+			return failed(err)
+		}
 	}
 	stored, err := s.store.PutSecret(ctx, x)
 	if err != nil {
@@ -262,7 +273,12 @@ func (s secrets) DeleteSecret(ctx context.Context, c gate.Caller, in api.SecretS
 		return fmt.Errorf("removing a secret: %w", err)
 	}
 	namespace := namespaceOf(c, shared)
-	if err := s.store.DeleteSecret(ctx, namespace, name); err != nil {
+	if err := s.store.DeleteSecret(ctx, namespace, name); errors.Is(err, sandpit.ErrNotFound) {
+		if _, found := s.find(ctx, namespace, name); found == nil && !shared {
+			return sandpit.WithHint(fault.NotFoundf("%q is a secret of the server", fault.Clip(name)), "an administrator removes it with --server")
+		}
+		return sandpit.WithHint(err, "'sandpit secret ls' lists them")
+	} else if err != nil {
 		return err
 	}
 	return s.engine.SecretChanged(context.WithoutCancel(ctx), namespace, name)

@@ -166,6 +166,12 @@ func TestSecrets(t *testing.T) {
 	}
 
 	// What is refused leaves nothing.
+	if answer := ask(403, "PUT", "/v1/secrets/never-used", few, `{"value":"x"}`); !strings.Contains(answer, "few.secrets") {
+		t.Errorf("storing what the policy does not allow to use: %s", answer)
+	}
+	if answer := ask(404, "DELETE", "/v1/secrets/github", a, ""); !strings.Contains(answer, "is a secret of the server") || !strings.Contains(answer, "--server") {
+		t.Errorf("removing a secret of the server: %s", answer)
+	}
 	less := s.with(few)
 	defer less.Close()
 	for about, x := range map[string]struct {
@@ -260,7 +266,7 @@ func TestOwnSecrets(t *testing.T) {
 	}
 
 	// Stored secrets of the same names are not used, and their changes do not matter.
-	ask(200, "PUT", "/v1/secrets/openai", a, `{"value":"value-of-team-a"}`)
+	ask(200, "PUT", "/v1/secrets/openai", s.keyOf("a", "default"), `{"value":"value-of-team-a"}`)
 	create := `{"name":"one","limits":{"memory":67108864,"disk":8388608},"secrets":[{"name":"openai","value":"own-of-the-sandbox"},{"name":"crm","hosts":["own.example:8443"],"variable":"TOKEN","value":"own-of-crm"},{"name":"plain","env":true,"value":"own-in-the-environment"}]}`
 	for range 2 { // the second is an answer that was kept
 		ask(201, "POST", "/v1/sandboxes", a, create, "Idempotency-Key", "once")

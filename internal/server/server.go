@@ -371,7 +371,7 @@ func (s *server) startAPI() error {
 	})
 	opts := api.Options{
 		Gate: s.gate, Backend: b, Keys: ring, Policies: policyShower{b, s.ring}, Audit: journal{AuditDir(opt.Home), s.engine},
-		Idempotency: repeats{s.state}, Webhooks: hooks{s.state, s.sender}, Secrets: secrets{s.found, s.engine},
+		Idempotency: repeats{s.state}, Webhooks: hooks{s.state, s.sender}, Secrets: secrets{s.found, s.engine, s.policies},
 		Version: opt.Version, Domains: domains, Connections: s.conns.counts, Web: s.web, Previews: s.previews,
 	}
 	s.api = opts

@@ -61,6 +61,22 @@ func (w *whose) register(cmd *cobra.Command, own bool) {
 	}
 }
 
+// oneSecret is arguments(1, 1) for commands that read a value. It repeats no argument that may be one.
+func oneSecret(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return arguments(1, 1)(cmd, args)
+	}
+	name, _, assigned := strings.Cut(args[0], "=")
+	if len(args) == 1 && !assigned {
+		return nil
+	}
+	hint := "use --from, or enter it"
+	if notation.IsName(name) {
+		hint = fmt.Sprintf("run 'sandpit secret %s %s' and enter it, or use --from", cmd.Name(), name)
+	}
+	return sandpit.WithHint(cli.Usagef("the value of a secret is not an argument, because everybody on this machine can read it there"), hint)
+}
+
 // secretPath is where the server has a secret.
 func secretPath(name, part string, w whose) (string, error) {
 	if !notation.IsName(name) {
@@ -89,7 +105,7 @@ func (a *tree) secretSet() *cobra.Command {
 the terminal; a line break at its end is not part of it. If neither a service nor hosts are
 given and NAME is a service, the secret is of that service.`,
 		Example: "  sandpit secret set openai\n  sandpit secret set ci --service github --from cmd:'gh auth token'\n  pass show api | sandpit secret set api --host api.example.com --variable API_KEY",
-		Args:    arguments(1, 1),
+		Args:    oneSecret,
 	}, func(ctx context.Context, s *session, args []string) error {
 		path, err := secretPath(args[0], "", value.whose)
 		if err == nil {
@@ -128,7 +144,7 @@ func (a *tree) secretRotate() *cobra.Command {
 	cmd := a.serverCommand(&cobra.Command{
 		Use:   "rotate [flags] NAME",
 		Short: "replace the value of a secret, also in running sandboxes",
-		Args:  arguments(1, 1),
+		Args:  oneSecret,
 	}, func(ctx context.Context, s *session, args []string) error {
 		path, err := secretPath(args[0], "/value", value.whose)
 		if err != nil {
