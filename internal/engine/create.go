@@ -347,27 +347,22 @@ func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Conf
 			return err
 		}
 	}
-	done := false
+	var guest *client.Client // of the blank
 	if s.warm != nil {
-		done, err = s.bind(ctx, plan, &config, trace)
+		if guest, err = s.bind(ctx, plan, trace); err != nil {
+			return err
+		}
 	}
-	if !done {
+	if s.instance == nil {
 		if s.instance, err = s.engine.opts.Driver.Create(ctx, plan); err != nil {
 			return err
 		}
 		trace("create")
-		err = s.greet(ctx, &config, &plan)
 	}
-	if err != nil {
+	if err := s.greetAndJoin(ctx, guest, &config, &plan); err != nil {
 		return err
 	}
 	trace("guest")
-	if s.egress.Asked() {
-		if err := s.joinNetwork(ctx, s.egress); err != nil {
-			return err
-		}
-		trace("network")
-	}
 	s.noteGaps()
 	s.logs, err = s.openLog()
 	return err
@@ -389,14 +384,53 @@ func (s *Sandbox) noteGaps() []sandpit.Gap {
 	return gaps
 }
 
-// greet connects to a new guest and configures it.
-func (s *Sandbox) greet(ctx context.Context, config *client.Config, plan *driver.Plan) error {
+// greetAndJoin configures the guest, and meanwhile joins the network, if the sandbox has egress.
+func (s *Sandbox) greetAndJoin(ctx context.Context, guest *client.Client, config *client.Config, plan *driver.Plan) error {
+	if !s.egress.Asked() {
+		return s.greet(ctx, guest, config, plan)
+	}
+	file, err := s.linkNetwork(ctx, s.egress.Egress)
+	if err != nil {
+		if guest != nil {
+			guest.Close()
+		}
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var failed error
+	joined := make(chan struct{})
+	go func() {
+		defer close(joined)
+		failed = s.join(ctx, file, s.egress)
+	}()
+	if err := s.greet(ctx, guest, config, plan); err != nil {
+		cancel()
+		<-joined // the removal of the sandbox ends what has come about
+		return err
+	}
+	s.making.enter("network")
+	<-joined
+	return failed
+}
+
+// greet configures a new guest. It connects to it, unless guest is a connection.
+func (s *Sandbox) greet(ctx context.Context, guest *client.Client, config *client.Config, plan *driver.Plan) error {
+	if guest != nil {
+		s.making.enter("configuring the guest")
+		if err := guest.Configure(ctx, *config); err != nil {
+			guest.Close()
+			return s.explainGreeting(explainUser(err, config.User, plan))
+		}
+		s.guest = guest
+		return nil
+	}
 	s.making.enter("greeting the guest")
 	conn, err := s.instance.Dial(ctx)
 	if err != nil {
 		return s.explainGreeting(err)
 	}
-	guest, err := client.New(ctx, conn, client.Options{Config: config})
+	guest, err = client.New(ctx, conn, client.Options{Config: config})
 	if err != nil {
 		return s.explainGreeting(explainUser(fmt.Errorf("greeting the guest: %w", err), config.User, plan))
 	}

@@ -117,23 +117,33 @@ func (t Traffic) Moved() int64 { return t.Sent + t.Received }
 var _ sandpit.Egresser = (*Sandbox)(nil)
 
 // joinNetwork gives the sandbox its interface, or attaches to it, and puts e in force. It is
-// called before a program runs in it, after an adoption, or to give a running sandbox egress.
+// called after an adoption, or to give a running sandbox egress.
 func (s *Sandbox) joinNetwork(ctx context.Context, e granted) error {
-	linker, ok := s.instance.(driver.Linker)
-	if !ok || s.engine.opts.Network == nil {
-		return errNoEgress(s.info.Driver)
-	}
-	// The engine that a sandbox is adopted from may have died while it changed this.
-	if ping := allowsPing(e.Egress); ping || s.linked {
-		if err := linker.AllowPing(ctx, ping); err != nil && (ping || !errors.Is(err, sandpit.ErrUnsupported)) {
-			return err
-		}
-	}
-	file, err := linker.Link(ctx, link())
+	file, err := s.linkNetwork(ctx, e.Egress)
 	if err != nil {
 		return err
 	}
 	enter(driver.ProgressOf(ctx), "network")
+	return s.join(ctx, file, e)
+}
+
+// linkNetwork gives the sandbox its interface, or attaches to it.
+func (s *Sandbox) linkNetwork(ctx context.Context, e sandpit.Egress) (*os.File, error) {
+	linker, ok := s.instance.(driver.Linker)
+	if !ok || s.engine.opts.Network == nil {
+		return nil, errNoEgress(s.info.Driver)
+	}
+	// The engine that a sandbox is adopted from may have died while it changed this.
+	if ping := allowsPing(e); ping || s.linked {
+		if err := linker.AllowPing(ctx, ping); err != nil && (ping || !errors.Is(err, sandpit.ErrUnsupported)) {
+			return nil, err
+		}
+	}
+	return linker.Link(ctx, link())
+}
+
+// join puts e in force at the interface, and takes over its file. It may run while the guest is greeted.
+func (s *Sandbox) join(ctx context.Context, file *os.File, e granted) error {
 	s.joining.Lock()
 	defer s.joining.Unlock()
 	if err := s.findSecrets(ctx); err != nil { // they may have changed since the sandbox was known

@@ -463,34 +463,25 @@ func (s *Sandbox) returnBlank() {
 	}
 }
 
-// bind makes the sandbox from the blank whose identity it has. It reports false if that
-// fails and the sandbox must be made without it.
-func (s *Sandbox) bind(ctx context.Context, plan driver.Plan, config *client.Config, trace func(string)) (bool, error) {
+// bind makes the sandbox from the blank whose identity it has, and returns the connection to its
+// guest, or nil if there is none yet. If that fails and the sandbox must be made without it, it has no
+// instance.
+func (s *Sandbox) bind(ctx context.Context, plan driver.Plan, trace func(string)) (*client.Client, error) {
 	w := s.warm
 	s.warm = nil
 	inst, err := w.blank.Bind(ctx, plan)
-	if err != nil {
-		if w.guest != nil {
-			w.guest.Close()
-		}
-		// What is wrong with the plan would be so again; what was wrong with
-		// the blank is not.
-		final := ctx.Err() != nil || errors.Is(err, sandpit.ErrInvalid) || errors.Is(err, sandpit.ErrUnsupported)
-		if final {
-			return true, err
-		}
-		return false, nil
+	if err == nil {
+		s.instance = inst
+		trace("bind")
+		return w.guest, nil
 	}
-	s.instance = inst
-	trace("bind")
-	if w.guest == nil {
-		return true, s.greet(ctx, config, &plan)
-	}
-	s.making.enter("configuring the guest")
-	if err := w.guest.Configure(ctx, *config); err != nil {
+	if w.guest != nil {
 		w.guest.Close()
-		return true, s.explainGreeting(explainUser(err, config.User, &plan))
 	}
-	s.guest = w.guest
-	return true, nil
+	// What is wrong with the plan would be so again; what was wrong with
+	// the blank is not.
+	if ctx.Err() != nil || errors.Is(err, sandpit.ErrInvalid) || errors.Is(err, sandpit.ErrUnsupported) {
+		return nil, err
+	}
+	return nil, nil //nolint:nilnil // as documented
 }

@@ -121,27 +121,26 @@ func (f *failure) err() error {
 	return err
 }
 
-// encode returns the body of a message.
+// encode returns a message as it is sent: its length in 4 bytes, and its body.
 func encode(m *message) ([]byte, error) {
 	body, err := json.Marshal(m)
 	if err == nil && len(body) > maxMessage {
 		err = fault.Errorf(sandpit.ErrQuota, "a message of %d bytes exceeds the limit of %d", len(body), maxMessage)
 	}
-	return body, err
+	return append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(body)), uint32(len(body))), body...), err
 }
 
-// send writes the body of a message, and with it the descriptor fd unless that is negative. Only one
+// send writes an encoded message, and with it the descriptor fd unless that is negative. Only one
 // caller may send at a time.
-func send(c *net.UnixConn, body []byte, fd int) error {
+func send(c *net.UnixConn, encoded []byte, fd int) error {
 	var rights []byte
 	if fd >= 0 {
 		rights = syscall.UnixRights(fd)
 	}
-	head := binary.BigEndian.AppendUint32(nil, uint32(len(body)))
-	if n, _, err := c.WriteMsgUnix(head, rights, nil); err != nil || n != len(head) {
-		return errors.Join(err, io.ErrShortWrite)
+	n, _, err := c.WriteMsgUnix(encoded, rights, nil) // in one piece, which wakes the other end once
+	if err == nil && n < len(encoded) {
+		_, err = c.Write(encoded[n:])
 	}
-	_, err := c.Write(body)
 	return err
 }
 
