@@ -100,6 +100,9 @@ func (a *App) runSteps(ctx context.Context, o *Options, cmd sandpit.Command, rel
 	}
 	a.WarnVariables(o)
 	a.WarnMachine(o)
+	if !o.asJSON.is {
+		a.warnInert(o, spec)
+	}
 	cmd.Timeout = o.timeout.is
 	cmd.Stdin = !o.interactive.set || o.interactive.is
 	steps.done("flags and configuration")

@@ -74,7 +74,8 @@ func (o *Options) Elsewhere(run bool) error {
 func (o *Options) ownWay(server string) error {
 	for _, name := range UpstreamFlags() {
 		if e := o.Flag(name); e.Value.Origin().Level == config.Flag {
-			return sandpit.WithHint(Usagef("--%s has no effect on %s, which reaches the network as its own settings say", name, server), "omit it")
+			return sandpit.WithHint(Usagef("--%s has no effect on %s, which reaches the network as its own settings say", name, server),
+				"set "+name+" in server.yaml, and restart the server; a server that is started for this user also takes "+config.Key{Name: name}.Variable())
 		}
 	}
 	return nil

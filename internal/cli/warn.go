@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -70,6 +71,23 @@ func (a *App) WarnMachine(o *Options) {
 	}
 	if a.FilesInMemory && o.disk.is > have {
 		a.Note("%s is more than this machine's memory and swap of %s, where a sandbox's own files are", o.disk.shownAs("disk"), notation.FormatSize(have))
+	}
+}
+
+// warnInert names the flags that mean nothing to a sandbox without a network.
+func (a *App) warnInert(o *Options, spec sandpit.Spec) {
+	bound := slices.ContainsFunc(spec.Secrets, func(u sandpit.Secret) bool { return !u.Env })
+	if o.quiet.is || spec.Egress.Asked() || bound {
+		return
+	}
+	var inert []string
+	for _, name := range [...]string{"deny", "resolve", "dns", "max-connections", "max-new-connections", "max-sent", "max-received", "bandwidth"} {
+		if o.Flag(name).Value.Origin().Level == config.Flag {
+			inert = append(inert, "--"+name)
+		}
+	}
+	if len(inert) > 0 {
+		a.Note("without --egress, --allow or --secret there is no network; these do nothing: %s", strings.Join(inert, ", "))
 	}
 }
 

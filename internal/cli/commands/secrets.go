@@ -185,9 +185,10 @@ func (a *tree) secretList() *cobra.Command {
 	var asJSON bool
 	service, sandbox := textFlag("NAME"), textFlag("NAME")
 	cmd := a.serverCommand(&cobra.Command{
-		Use:   "ls",
-		Short: "list secrets, without their values",
-		Args:  noArguments,
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "list secrets, without their values",
+		Args:    noArguments,
 	}, func(ctx context.Context, s *session, _ []string) error {
 		query := url.Values{}
 		if service.is != "" {
