@@ -30,7 +30,7 @@ func groups() []groupOf {
 		{"held", withServer((*served).measureHeld)},
 		{"burst", (*bench).measureBursts},
 		{"memory", (*bench).measureMemory},
-		{"egress", withServer((*served).measureEgress)},
+		{"egress", (*bench).measureEgress},
 		{"stream", (*bench).measureStream},
 		{"files", (*bench).measureFiles},
 		{"size", (*bench).measureSize},

@@ -85,13 +85,14 @@ func runscDate() string {
 	return date[:8]
 }
 
-// versionOf is the first word that begins with a digit of what a program says.
+// versionOf is the first word that begins with a digit in the first line of what a program says.
 func versionOf(file, flag string) string {
 	out, err := exec.Command(file, flag).Output()
 	if err != nil {
 		return ""
 	}
-	for _, w := range strings.Fields(string(out)) {
+	line, _, _ := strings.Cut(string(out), "\n")
+	for _, w := range strings.Fields(line) {
 		if w[0] >= '0' && w[0] <= '9' {
 			v, _, _ := strings.Cut(w, "+")
 			return strings.TrimSuffix(v, ",")

@@ -32,6 +32,8 @@ hyperfine:hyperfine
 sqlite3:sqlite3
 openssl:openssl
 iodine:iodine
+slirp4netns:slirp4netns
+pasta:passt
 vi:vim-tiny
 tmux:tmux
 dbus-daemon:dbus
