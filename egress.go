@@ -117,6 +117,7 @@ type EgressLog struct {
 	Flows   []Flow // in the order in which they ended, then the open ones by age
 	Lost    int64  // flows that are no longer kept
 	Denials []EgressDenial
+	Learns  bool // the egress was asked for with EgressLearn
 }
 
 // EgressDenial is a destination that was denied.

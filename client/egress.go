@@ -73,6 +73,7 @@ func (s *sandbox) EgressLog(ctx context.Context) (sandpit.EgressLog, error) {
 			log.Denials = append(log.Denials, sandpit.EgressDenial(d))
 		}
 		log.Lost += v.Lost
+		log.Learns = log.Learns || v.Learns
 		return v.Next, nil
 	})
 	if err != nil {

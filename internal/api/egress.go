@@ -117,7 +117,7 @@ func getEgressLog(c *call) (v1.EgressLog, error) {
 		out.Flows = append(out.Flows, v1.FromFlow(f))
 	}
 	if p.after == "" {
-		out.Lost = log.Lost
+		out.Lost, out.Learns = log.Lost, log.Learns
 		for _, d := range log.Denials {
 			out.Denials = append(out.Denials, v1.EgressDenial(d))
 		}

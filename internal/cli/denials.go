@@ -31,7 +31,7 @@ type jsonDenial struct {
 }
 
 // trafficOf reads what a sandbox did on the network; nil: it asked for none, or it is not known.
-func trafficOf(ctx context.Context, s sandpit.Egresser, asked sandpit.Egress) *traffic {
+func trafficOf(ctx context.Context, s sandpit.Egresser) *traffic {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), logTime)
 	defer cancel()
 	log, err := s.EgressLog(ctx)
@@ -55,8 +55,8 @@ func trafficOf(ctx context.Context, s sandpit.Egresser, asked sandpit.Egress) *t
 			t.closed = append(t.closed, d.Destination)
 		}
 	}
-	if asked.Preset == sandpit.EgressLearn {
-		t.Allow, t.Lost = new(learned(log.Flows)), log.Lost
+	if log.Learns {
+		t.Allow, t.Lost = new(Learned(log.Flows)), log.Lost
 	}
 	return t
 }
@@ -75,9 +75,9 @@ func failedOutside(flows []sandpit.Flow) *sandpit.Flow {
 // logTime is how long a server may take to return the log at the end of a run.
 const logTime = 5 * time.Second
 
-// learned returns the smallest list of rules that allow what was reached: one for each name, or
+// Learned returns the smallest list of rules that allow what was reached: one for each name, or
 // address, with its port.
-func learned(flows []sandpit.Flow) []string {
+func Learned(flows []sandpit.Flow) []string {
 	rules := []string{}
 	for _, f := range flows {
 		if !f.Allowed || f.Protocol == "dns" {
@@ -112,25 +112,30 @@ func (a *App) tellTraffic(t *traffic) {
 	if f := t.failed; f != nil {
 		a.Note("%s could not be reached: %s", Harmless(f.Host), Harmless(f.Error))
 	}
-	if t.Allow == nil {
-		return
+	if t.Allow != nil {
+		a.TellLearned(*t.Allow, t.Lost, len(t.log.Flows)+len(t.log.Denials) > 0)
 	}
+}
+
+// TellLearned says which flags would have sufficed in place of EgressLearn: those of Learned. used says
+// whether the network was used at all.
+func (a *App) TellLearned(rules []string, lost int64, used bool) {
 	switch {
-	case len(*t.Allow) > 0 || t.Lost > 0:
-	case len(t.log.Flows)+len(t.log.Denials) > 0:
+	case len(rules) > 0 || lost > 0:
+	case used:
 		a.Note("nothing was reached, so --egress learn has no rules to suggest")
 		return
 	default:
 		a.Note("the network was not used; no --allow is needed")
 		return
 	}
-	flags := make([]string, 0, len(*t.Allow))
-	for _, rule := range *t.Allow {
+	flags := make([]string, 0, len(rules))
+	for _, rule := range rules {
 		flags = append(flags, "--allow "+Harmless(rule))
 	}
 	note := "in place of --egress learn these suffice: " + strings.Join(flags, " ")
-	if t.Lost > 0 {
-		note += fmt.Sprintf(" (%d earlier connections are not in the log)", t.Lost)
+	if lost > 0 {
+		note += fmt.Sprintf(" (%d earlier connections are not in the log)", lost)
 	}
 	a.Note("%s", note)
 }

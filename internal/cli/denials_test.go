@@ -22,10 +22,10 @@ func TestLearned(t *testing.T) {
 		{Protocol: "tcp", Host: "d.test", Port: 443},
 	}
 	want := []string{"[2001:db8::1]:22", "a.test:80", "b.test:443", "ping:a.test", "udp:a.test:53"}
-	if diff := cmp.Diff(want, learned(flows)); diff != "" {
+	if diff := cmp.Diff(want, Learned(flows)); diff != "" {
 		t.Error(diff)
 	}
-	if got := learned(nil); got == nil || len(got) != 0 {
+	if got := Learned(nil); got == nil || len(got) != 0 {
 		t.Errorf("of nothing: %v", got)
 	}
 }

@@ -91,7 +91,7 @@ func (a *App) execute(ctx context.Context, spec sandpit.Spec, cmd sandpit.Comman
 	}
 	bound := slices.ContainsFunc(spec.Secrets, func(u sandpit.Secret) bool { return !u.Env }) // which open the network to their hosts
 	if spec.Egress.Asked() || bound {
-		m.traffic = func() *traffic { return trafficOf(ctx, sandbox, spec.Egress) }
+		m.traffic = func() *traffic { return trafficOf(ctx, sandbox) }
 		if remove := m.remove; m.warn || spec.Egress.Preset == sandpit.EgressLearn && !m.json {
 			m.remove = func() error {
 				if !removed {

@@ -515,9 +515,12 @@ func (s *Sandbox) CheckEgress(ctx context.Context, destination string) (sandpit.
 
 // EgressLog returns the last connections. See sandpit.Egresser.
 func (s *Sandbox) EgressLog(ctx context.Context) (sandpit.EgressLog, error) {
+	learns := s.settings().egress.Learns
 	joined := s.joined()
 	if joined == nil {
-		return sandpit.EgressLog{}, ctx.Err()
+		return sandpit.EgressLog{Learns: learns}, ctx.Err()
 	}
-	return joined.Log(ctx)
+	log, err := joined.Log(ctx)
+	log.Learns = learns
+	return log, err
 }

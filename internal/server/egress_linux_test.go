@@ -67,6 +67,23 @@ func TestPolicyBoundsEgress(t *testing.T) {
 			t.Errorf("learning: %s: %+v, %v", destination, d, err)
 		}
 	}
+	learns := func(want bool) {
+		t.Helper()
+		if log, err := sb.EgressLog(t.Context()); err != nil || log.Learns != want {
+			t.Errorf("that it learns is %v, %v", log.Learns, err)
+		}
+	}
+	learns(true)
+	if err := sb.ChangeEgress(t.Context(), sandpit.EgressChange{Add: sandpit.EgressRules{Deny: []string{"other.test"}}}); err != nil {
+		t.Error(err)
+	}
+	s.stop()
+	s.start()
+	learns(true) // although the policy has replaced the preset
+	if err := sb.ChangeEgress(t.Context(), sandpit.EgressChange{Preset: sandpit.EgressNone}); err != nil {
+		t.Error(err)
+	}
+	learns(false)
 }
 
 // What can't be asked for is refused in one line, with what to do, and leaves nothing behind: also

@@ -89,6 +89,7 @@ type EgressLog struct {
 	Flows   []Flow         `json:"flows"`
 	Lost    int64          `json:"lost,omitempty" doc:"Connections that are no longer in the log; in the first page"`
 	Denials []EgressDenial `json:"denials" doc:"In the first page; the latest last"`
+	Learns  bool           `json:"learns,omitempty" doc:"The preset learn was asked for, which a policy may have replaced: the connections say which rules suffice; in the first page"`
 	Next    string         `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
 }
 

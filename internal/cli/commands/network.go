@@ -230,7 +230,8 @@ func (a *tree) networkLog() *cobra.Command {
 	cmd := a.serverCommand(&cobra.Command{
 		Use: "log [flags] NAME", Short: "show the latest connections of a sandbox",
 		Long: `Show the latest connections of a sandbox, and those that it was denied, oldest first. The log is
-bounded, and ends with the server's process.`,
+bounded, and ends with the server's process. Of a sandbox with --egress learn it ends with the --allow
+flags that suffice in its place.`,
 		Example:           "  sandpit network log work\n  sandpit network log --denied work",
 		Args:              arguments(1, 1),
 		ValidArgsFunction: a.completeNames(1),
@@ -243,12 +244,16 @@ bounded, and ends with the server's process.`,
 		if err != nil {
 			return err
 		}
+		var allow *[]string
+		if log.Learns {
+			allow = new(cli.Learned(log.Flows))
+		}
 		log.Flows = slices.DeleteFunc(log.Flows, func(f sandpit.Flow) bool {
 			return denied && f.Allowed || host.set && f.Host != host.is && addressOf(f) != host.is
 		})
 		slices.SortStableFunc(log.Flows, func(x, y sandpit.Flow) int { return x.Started.Compare(y.Started) })
 		if asJSON {
-			return a.PrintJSON(jsonOfLog(log))
+			return a.PrintJSON(jsonOfLog(log, allow))
 		}
 		table := a.table("STARTED", "DURATION", "PROTOCOL", "DESTINATION", "ADDRESS", "SENT", "RECEIVED", "RESULT")
 		for _, f := range log.Flows {
@@ -268,10 +273,16 @@ bounded, and ends with the server's process.`,
 			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", f.Started.Format(time.TimeOnly), f.Took.Round(time.Millisecond), f.Protocol,
 				cli.Harmless(destination), cli.Harmless(f.Address), notation.FormatSize(f.Sent), notation.FormatSize(f.Received), cli.Harmless(result))
 		}
-		if log.Lost > 0 {
+		if err := table.Flush(); err != nil {
+			return err
+		}
+		switch {
+		case allow != nil:
+			a.TellLearned(*allow, log.Lost, len(log.Flows)+len(log.Denials) > 0)
+		case log.Lost > 0:
 			a.Note("%d earlier connections are no longer in the log", log.Lost)
 		}
-		return table.Flush()
+		return nil
 	})
 	cmd.Flags().BoolVar(&denied, "denied", false, "only what was denied")
 	cmd.Flags().Var(&host, "host", "only connections to this name or address")
@@ -293,10 +304,11 @@ type networkLog struct {
 	Flows   []v1.Flow         `json:"flows"`
 	Lost    int64             `json:"lost"` // connections that are no longer in the log
 	Denials []v1.EgressDenial `json:"denials"`
+	Allow   *[]string         `json:"allow,omitempty"` // the rules that suffice in place of the preset learn
 }
 
-func jsonOfLog(log sandpit.EgressLog) networkLog {
-	out := networkLog{Flows: []v1.Flow{}, Denials: []v1.EgressDenial{}, Lost: log.Lost}
+func jsonOfLog(log sandpit.EgressLog, allow *[]string) networkLog {
+	out := networkLog{Flows: []v1.Flow{}, Denials: []v1.EgressDenial{}, Lost: log.Lost, Allow: allow}
 	for _, f := range log.Flows {
 		out.Flows = append(out.Flows, v1.FromFlow(f))
 	}
