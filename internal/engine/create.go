@@ -95,7 +95,7 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	}
 	var egress granted
 	if err == nil {
-		egress, err = e.allowEgress(asking(spec.Egress), t.policy)
+		egress, err = e.allowEgress(asking(spec.Egress), len(made.placeholders) > 0, made.hosts(), t.policy)
 		spec.Egress = egress.Egress
 	}
 	if err == nil {
@@ -386,7 +386,7 @@ func (s *Sandbox) noteGaps() []sandpit.Gap {
 
 // greetAndJoin configures the guest, and meanwhile joins the network, if the sandbox has egress.
 func (s *Sandbox) greetAndJoin(ctx context.Context, guest *client.Client, config *client.Config, plan *driver.Plan) error {
-	if !s.egress.Asked() {
+	if !s.hasEgress(s.egress) {
 		return s.greet(ctx, guest, config, plan)
 	}
 	file, err := s.linkNetwork(ctx, s.egress.Egress)

@@ -160,6 +160,7 @@ func (s *Sandbox) join(ctx context.Context, file *os.File, e granted) error {
 		s.network, s.moved = joined, 0
 	}
 	s.mu.Unlock()
+	s.lackHosts(e)
 	if late {
 		_ = joined.Close()
 		return s.closedError()
@@ -196,18 +197,31 @@ func (s *Sandbox) lackEgress(err error) (gaps []sandpit.Gap) {
 		fix := cmp.Or(sandpit.Hint(err), "set its egress again (sandpit network)")
 		gaps = []sandpit.Gap{{What: string(feature.Egress), Why: "it reaches nothing: " + err.Error(), Fix: fix}}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	others := slices.DeleteFunc(slices.Clone(s.info.NotEnforced), func(g sandpit.Gap) bool { return g.What == string(feature.Egress) })
-	s.info.NotEnforced = append(others, gaps...)
+	s.replaceGaps(string(feature.Egress), gaps)
 	return gaps
 }
 
-// granted is what a sandbox may reach. Its fields are in the record.
+// replaceGaps replaces the gaps of one kind.
+func (s *Sandbox) replaceGaps(what string, gaps []sandpit.Gap) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	others := slices.DeleteFunc(slices.Clone(s.info.NotEnforced), func(g sandpit.Gap) bool { return g.What == what })
+	s.info.NotEnforced = append(others, gaps...)
+}
+
+// hasEgress reports whether the sandbox has a network if it is granted e. One with a secret that is bound to
+// hosts has one, also while the secret is removed.
+func (s *Sandbox) hasEgress(e granted) bool { return e.Asked() || len(s.placeholders) > 0 }
+
+// granted is what a sandbox may reach beside the hosts of its secrets. Its fields are in the record.
 type granted struct {
 	sandpit.Egress
 	Own    []netip.Addr `json:"own,omitempty"`    // see Terms
 	Learns bool         `json:"learns,omitempty"` // EgressLearn was asked for, which the policy may replace
+
+	// Within are the rules of the policy that granted it. Hosts that a secret gets later are
+	// reached if they are within these.
+	Within []string `json:"within,omitempty"`
 }
 
 // asking returns what a caller asks for, who is not granted it yet.
@@ -215,9 +229,11 @@ func asking(e sandpit.Egress) granted {
 	return granted{Egress: e, Learns: e.Preset == sandpit.EgressLearn}
 }
 
-// allowEgress returns what is asked for with what the policy adds, if it is valid and allowed.
-func (e *Engine) allowEgress(g granted, p policy.Policy) (granted, error) {
-	if g.IsZero() {
+// allowEgress returns what is asked for with what the policy adds, if it is valid and allowed together
+// with the hosts of secrets. The caller says whether there are secrets.
+func (e *Engine) allowEgress(g granted, secrets bool, hosts []string, p policy.Policy) (granted, error) {
+	g.Within = nil
+	if g.IsZero() && !secrets {
 		return g, nil
 	}
 	if e.opts.Network == nil {
@@ -228,9 +244,23 @@ func (e *Engine) allowEgress(g granted, p policy.Policy) (granted, error) {
 		if g.Own, err = e.opts.Network.Own(asked); err != nil { // before: an address that comes now was not checked
 			return "", "", err
 		}
-		return e.opts.Network.Beyond(asked, allowed, addresses)
+		if g.Within = allowed; p.Rules == nil {
+			g.Within = []string{string(sandpit.EgressAll)}
+		}
+		return e.opts.Network.Beyond(withRules(asked, hosts), allowed, addresses)
 	})
 	return g, err
+}
+
+// withRules returns an Egress that allows more.
+func withRules(e sandpit.Egress, rules []string) sandpit.Egress {
+	e.Allow = slices.Clip(e.Allow)
+	for _, rule := range rules {
+		if !slices.Contains(e.Allow, rule) {
+			e.Allow = append(e.Allow, rule)
+		}
+	}
+	return e
 }
 
 func errNoEgress(driver string) error {
@@ -379,7 +409,9 @@ func (s *Sandbox) setEgress(ctx context.Context, edit egressEdit, p policy.Polic
 		s.ends()
 		return s.stateError(state)
 	}
-	e, err := s.engine.allowEgress(edit(s.settings().egress), p)
+	was := s.settings().egress
+	hosts, _ := s.secretHosts(was) // those that the former policy forbids hinder no change
+	e, err := s.engine.allowEgress(edit(was), len(s.placeholders) > 0, hosts, p)
 	if err != nil {
 		s.ends()
 		return failed(err)
@@ -454,9 +486,12 @@ func (s *Sandbox) enforceEgress(ctx context.Context, was, e granted) error {
 		if err != nil && changes {
 			_ = linker.AllowPing(context.WithoutCancel(ctx), allowsPing(was.Egress)) // else sockets that reach nothing
 		}
+		if err == nil {
+			s.lackHosts(e)
+		}
 		return err
 	}
-	if !e.Asked() {
+	if !s.hasEgress(e) {
 		return nil
 	}
 	if err := s.joinNetwork(ctx, e); err != nil {
@@ -469,7 +504,7 @@ func (s *Sandbox) enforceEgress(ctx context.Context, was, e granted) error {
 // egressCost is the size of the rules in memory.
 func egressCost(e granted) (n int64) {
 	n = int64(len(e.Own)) * int64(unsafe.Sizeof(netip.Addr{}))
-	for _, list := range [...][]string{e.Allow, e.Deny, e.Resolve, e.DNS} {
+	for _, list := range [...][]string{e.Allow, e.Deny, e.Resolve, e.DNS, e.Within} {
 		for _, text := range list {
 			n += int64(len(text)) + ledger.StringCost
 		}
@@ -509,7 +544,16 @@ func (s *Sandbox) CheckEgress(ctx context.Context, destination string) (sandpit.
 	if s.engine.opts.Network == nil {
 		return sandpit.EgressDecision{}, errNoEgress(s.info.Driver)
 	}
-	d, err := s.engine.opts.Network.Decide(s.terms(s.settings().egress), destination)
+	e := s.settings().egress
+	terms := s.terms(e)
+	d, err := s.engine.opts.Network.Decide(terms, destination)
+	if d.Allowed && !slices.Contains(e.Allow, d.Rule) {
+		for _, b := range terms.Secrets {
+			if slices.Contains(b.Hosts, d.Rule) {
+				d.Why = fmt.Sprintf("it is a host of the secret %q", b.Name)
+			}
+		}
+	}
 	return d, cmp.Or(err, ctx.Err())
 }
 

@@ -22,7 +22,7 @@ type storedSecrets struct{}
 
 func (storedSecrets) FindSecret(_ context.Context, _ string, use sandpit.Secret) (engine.FoundSecret, error) {
 	rules := []string{"own.test:443"}
-	return engine.FoundSecret{Variables: []string{"TOKEN"}, Hosts: rules, Allow: rules, Value: cmp.Or(use.Value, "stored")}, nil
+	return engine.FoundSecret{Variables: []string{"TOKEN"}, Hosts: rules, Value: cmp.Or(use.Value, "stored")}, nil
 }
 
 func (storedSecrets) RenewSecret(context.Context, string, string) error { return nil }

@@ -89,7 +89,7 @@ func (s *Sandbox) record(next *settings) (Record, error) {
 		Limits: x.limits, Changing: x.changing, NotEnforced: s.info.NotEnforced, Deadline: x.deadline,
 		Idle: x.idle, OnExpiry: x.onExpiry, Expired: x.expired, MaxLife: s.maxLife, Reason: s.reason, Secrets: s.placeholders, Dialects: maps.Clone(s.dialects),
 	}
-	if x.egress.Asked() || s.network != nil {
+	if s.hasEgress(x.egress) || s.network != nil {
 		d.Egress = &x.egress
 	}
 	r := Record{ID: s.id, Namespace: s.namespace, Name: x.name, State: s.state, CreatedAt: s.created, Secret: s.secret, NewSecret: s.newSecret}

@@ -34,8 +34,7 @@ type Secrets interface {
 // FoundSecret is a secret as a sandbox uses it.
 type FoundSecret struct {
 	Variables   []string // which get the placeholder or the value
-	Hosts       []string // as in rules; at least one, unless the sandbox is to have the value
-	Allow       []string // rules with which Hosts may be reached
+	Hosts       []string // rules with which they may be reached; at least one, unless the sandbox is to have the value
 	Prefix      string   // of the placeholder
 	Query, Body bool     // see Secret
 	Value       string
@@ -95,7 +94,7 @@ func (u *secretUses) cost() (n int64) {
 	return n
 }
 
-// useSecrets finds the secrets of a Spec, and adds to its Egress that their hosts may be reached.
+// useSecrets finds the secrets of a Spec.
 func (e *Engine) useSecrets(ctx context.Context, namespace string, p policy.Policy, spec *sandpit.Spec) (m madeOf, err error) {
 	if len(spec.Secrets) == 0 {
 		return m, nil
@@ -113,7 +112,6 @@ func (e *Engine) useSecrets(ctx context.Context, namespace string, p policy.Poli
 		taken[name] = "env"
 	}
 	var exposed []string
-	spec.Egress.Allow = slices.Clip(spec.Egress.Allow)
 	for _, use := range spec.Secrets {
 		failed := func(err error) error { return fmt.Errorf("using the secret %q: %w", use.Name, err) }
 		if use.Value == "" { // the caller needs no permission for what it has
@@ -132,8 +130,8 @@ func (e *Engine) useSecrets(ctx context.Context, namespace string, p policy.Poli
 				return m, err
 			}
 		}
-		if len(found.Allow) > 0 {
-			if _, err := e.allowEgress(asking(sandpit.Egress{Allow: found.Allow}), p); errors.Is(err, sandpit.ErrForbidden) {
+		if len(found.Hosts) > 0 {
+			if _, err := e.allowEgress(granted{}, true, found.Hosts, p); errors.Is(err, sandpit.ErrForbidden) {
 				return m, sandpit.WithHint(fmt.Errorf("reaching the hosts of the secret %q: %w", use.Name, err), "ask the operator to allow them in the policy")
 			}
 		}
@@ -149,11 +147,6 @@ func (e *Engine) useSecrets(ctx context.Context, namespace string, p policy.Poli
 					m.own = map[string]OwnSecret{}
 				}
 				m.own[use.Name] = OwnSecret{strings.Clone(use.Value), time.Now().UTC()}
-			}
-			for _, rule := range found.Allow {
-				if !slices.Contains(spec.Egress.Allow, rule) {
-					spec.Egress.Allow = append(spec.Egress.Allow, rule)
-				}
 			}
 		}
 		for _, variable := range found.Variables {
@@ -222,11 +215,56 @@ func (s *Sandbox) findSecrets(ctx context.Context) error {
 	return nil
 }
 
+// hosts returns the rules with which the hosts of the bound secrets are reached.
+func (u *secretUses) hosts() (rules []string) {
+	for _, b := range u.bound {
+		rules = append(rules, b.Hosts...)
+	}
+	return rules
+}
+
+// secretHosts returns the rules with which the hosts of the sandbox's secrets are reached, and those that are
+// beyond the policy that granted e.
+func (s *Sandbox) secretHosts(e granted) (within, beyond []string) {
+	s.mu.Lock()
+	all := s.hosts()
+	s.mu.Unlock()
+	is := func(rules ...string) bool {
+		part, _, err := s.engine.opts.Network.Beyond(sandpit.Egress{Allow: rules}, e.Within, nil)
+		return part == "" && err == nil
+	}
+	if len(all) == 0 || s.engine.opts.Network == nil || is(all...) {
+		return all, nil
+	}
+	for _, rule := range all {
+		if is(rule) {
+			within = append(within, rule)
+		} else {
+			beyond = append(beyond, rule)
+		}
+	}
+	return within, beyond
+}
+
+// lackHosts notes which hosts of secrets the sandbox does not reach, because e was granted before the
+// secrets had them.
+func (s *Sandbox) lackHosts(e granted) {
+	var gaps []sandpit.Gap
+	if _, beyond := s.secretHosts(e); len(beyond) > 0 {
+		gaps = []sandpit.Gap{{
+			What: feature.GapSecretHosts, Why: "the policy does not allow these hosts, to which secrets were bound since: " + strings.Join(beyond, ", "),
+			Fix: "have the policy allow them, and change the sandbox's egress (sandpit network)",
+		}}
+	}
+	s.replaceGaps(feature.GapSecretHosts, gaps)
+}
+
 // terms returns the terms on which the sandbox has e.
 func (s *Sandbox) terms(e granted) Terms {
+	hosts, _ := s.secretHosts(e)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return Terms{Egress: e.Egress, Own: e.Own, Secrets: s.bound, CA: s.ca, Renew: s.renewSecret}
+	return Terms{Egress: withRules(e.Egress, hosts), Own: e.Own, Secrets: s.bound, CA: s.ca, Renew: s.renewSecret}
 }
 
 // renewSecret is Terms.Renew.
@@ -274,7 +312,10 @@ func (s *Sandbox) refreshSecrets(ctx context.Context) error {
 	err := s.findSecrets(ctx)
 	joined := s.joined()
 	if err == nil && joined != nil {
-		err = joined.Set(ctx, s.terms(s.settings().egress))
+		e := s.settings().egress
+		if err = joined.Set(ctx, s.terms(e)); err == nil {
+			s.lackHosts(e)
+		}
 	}
 	if err != nil {
 		s.leaveNetwork()

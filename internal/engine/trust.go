@@ -74,7 +74,7 @@ const (
 // its programs trust it, and what the operator trusts. The result are variables for them.
 func (s *Sandbox) intercept(plan *driver.Plan) (env []string, err error) {
 	network := s.engine.opts.Network
-	if network == nil || !s.egress.Asked() {
+	if network == nil || !s.hasEgress(s.egress) {
 		return nil, nil
 	}
 	ca, certificate, err := network.Authority(s.terms(s.egress))

@@ -58,13 +58,14 @@ const (
 	GapTCPBuffers  = "tcp-buffers"  // buffers of TCP sockets within the limit of memory
 	GapGuestPids   = "guest-pids"   // a guest beside the limit of processes
 	GapSecretEnv   = "secret-env"   // values of secrets that the sandbox itself has, because it was asked for
+	GapSecretHosts = "secret-hosts" // hosts of secrets that the policy forbids
 )
 
 // OtherGaps returns the gaps that are not a missing feature.
 func OtherGaps() []string {
 	return []string{
 		GapProc, GapNamespaces, GapOwnIDs, GapOwnCounters, GapHostImage, GapSetID, GapSocketPeers, GapCoreHandler,
-		GapSwap, GapTCPBuffers, GapGuestPids, GapSecretEnv,
+		GapSwap, GapTCPBuffers, GapGuestPids, GapSecretEnv, GapSecretHosts,
 	}
 }
 

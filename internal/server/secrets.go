@@ -44,7 +44,7 @@ func (f foundSecrets) FindSecret(ctx context.Context, namespace string, use sand
 	r, err := stored.Resolve(use)
 	return engine.FoundSecret{
 		Given: r.Given, Sign: r.Signs(),
-		Variables: r.Variables, Hosts: r.Rules(), Allow: r.Rules(), Prefix: r.Prefix, Query: r.Query, Body: r.Body,
+		Variables: r.Variables, Hosts: r.Rules(), Prefix: r.Prefix, Query: r.Query, Body: r.Body,
 		Value: r.Value, Shared: stored.Namespace == sharedSecrets, Renewable: stored.Login != nil && stored.Login.Renewable && !stored.Login.Over,
 	}, err
 }

@@ -379,3 +379,100 @@ func (s *served) grep(t testing.TB, answers string, values ...string) {
 		}
 	}
 }
+
+// A sandbox reaches the present hosts of its secrets, as far as its policy allows, whatever its own rules are: they
+// stay as the caller asked for them.
+func TestSecretsChangeHosts(t *testing.T) {
+	t.Parallel()
+	testkit.NeedRoot(t, "to make the interface of a sandbox")
+	n := &noted{Network: network.Here{}}
+	s := newServed(t)
+	s.policy("policies:\n  some: {secrets: ['*'], egress: [one.test, two.test, own.test, denied.test], deny: [denied.test]}\n")
+	s.change = func(o *server.Options) { o.Network = n }
+	s.start()
+	key := s.keyOf("team", "some")
+	set := func(host string) {
+		t.Helper()
+		if got, answer, _ := s.get("PUT", "http://sandpit/v1/secrets/token", key, `{"value":"v","hosts":["`+host+`"]}`); got != 200 {
+			t.Fatalf("binding the secret to %s: %d %s", host, got, answer)
+		}
+	}
+	c := s.with(key)
+	defer c.Close()
+	set("one.test")
+	spec := small("one")
+	spec.Secrets = []sandpit.Secret{{Name: "token"}}
+	sb := createOf(t, c, spec)
+	reaches := func(i int, about string, asked []string, want ...string) {
+		t.Helper()
+		box := sb.(sandpit.Egresser)
+		if e, err := box.Egress(t.Context()); err != nil || !slices.Equal(e.Allow, asked) {
+			t.Errorf("%s, it asks for %q, %v, want %q", about, e.Allow, err, asked)
+		}
+		if terms, closed := n.of(i); closed || !slices.Equal(terms.Egress.Allow, want) {
+			t.Errorf("%s, it may reach %q, want %q", about, terms.Egress.Allow, want)
+		}
+		for _, host := range []string{"one.test", "two.test", "other.example", "denied.test"} {
+			d, err := box.CheckEgress(t.Context(), host+":443")
+			if err != nil || d.Allowed != slices.Contains(want, host+":443") {
+				t.Errorf("%s, %s: %+v, %v", about, host, d, err)
+			}
+			if d.Allowed && !slices.Contains(asked, d.Rule) && !strings.Contains(d.Why, `secret "token"`) {
+				t.Errorf("%s, %s is reached because %s", about, host, d.Why)
+			}
+		}
+	}
+	gap := func(want bool) {
+		t.Helper()
+		info, err := sb.Info(t.Context())
+		if is := slices.ContainsFunc(info.NotEnforced, func(g sandpit.Gap) bool {
+			return g.What == "secret-hosts" && strings.Contains(g.Why, "other.example:443")
+		}); err != nil || is != want {
+			t.Errorf("the gaps are %+v, %v", info.NotEnforced, err)
+		}
+	}
+	reaches(0, "with a secret alone", nil, "one.test:443")
+	if err := sb.(sandpit.Egresser).SetEgress(t.Context(), sandpit.Egress{}); err != nil {
+		t.Error(err)
+	}
+	reaches(0, "with no rules", nil, "one.test:443")
+	set("two.test")
+	reaches(0, "with another host", nil, "two.test:443")
+	change := sandpit.EgressChange{Remove: sandpit.EgressRules{Allow: []string{"two.test:443"}}, Add: sandpit.EgressRules{Allow: []string{"own.test:1"}}}
+	if err := sb.(sandpit.Egresser).ChangeEgress(t.Context(), change); err != nil {
+		t.Error(err)
+	}
+	asked := []string{"own.test:1"}
+	reaches(0, "with a rule", asked, "own.test:1", "two.test:443")
+	gap(false)
+	set("other.example")
+	reaches(0, "with a host that the policy does not allow", asked, "own.test:1")
+	gap(true)
+	if err := sb.(sandpit.Egresser).SetEgress(t.Context(), sandpit.Egress{Allow: asked}); err != nil {
+		t.Error(err)
+	}
+	reaches(0, "with the same rule", asked, "own.test:1")
+	second := small("two")
+	second.Secrets = spec.Secrets
+	if _, err := c.Create(t.Context(), second); !errors.Is(err, sandpit.ErrForbidden) || !strings.Contains(err.Error(), "some.egress") {
+		t.Errorf("a new sandbox: %v", err)
+	}
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	s.start()
+	c = s.with(key)
+	defer c.Close()
+	var err error
+	if sb, err = c.Get(t.Context(), "one"); err != nil {
+		t.Fatal(err)
+	}
+	gap(true)
+	set("one.test")
+	reaches(1, "after an adoption", asked, "own.test:1", "one.test:443")
+	gap(false)
+	if got, answer, _ := s.get("DELETE", "http://sandpit/v1/secrets/token", key, ""); got != 204 {
+		t.Errorf("removing the secret: %d %s", got, answer)
+	}
+	reaches(1, "without the secret", asked, "own.test:1")
+}
