@@ -200,6 +200,13 @@ func TestBounds(t *testing.T) {
 			}
 		})
 	}
+	for name, used := range map[string]engine.Traffic{"sent before": {Sent: 100}, "received before": {Received: 100}} {
+		t.Run(name, func(t *testing.T) {
+			in := join(t, good(sandpit.EgressBounds{Sent: 100, Received: 100}))
+			in.net.Resume(used)
+			in.refuses(at("good.test", a), at("good.test", a), errTraffic.Error())
+		})
+	}
 	t.Run("bandwidth", func(t *testing.T) {
 		in := join(t, good(sandpit.EgressBounds{Bandwidth: 1 << 20}))
 		c := in.must(at("good.test", a))

@@ -205,19 +205,41 @@ func TestProcessIsKilled(t *testing.T) {
 	}
 }
 
-// TestCountsSurvive checks that a bound on traffic is not forgotten with the process.
+// TestCountsSurvive checks that the next process counts on; network's TestBounds checks that bounds of traffic hold then.
 func TestCountsSurvive(t *testing.T) {
 	h, _ := newHost(t)
 	j, inside := join(t, h, "good.test")
-	ask(t, inside)
-	var before engine.Traffic
-	testkit.Until(t, "the denial is counted", func() bool { before = j.Traffic(); return before.Denials > 0 })
 	was := pid(t, h, 0)
+	counted := engine.Traffic{Denials: 1000, Sent: 5000}
+	j.(*member).note(counts{Traffic: counted})
 	_ = unix.Kill(was, unix.SIGKILL)
 	pid(t, h, was)
-	time.Sleep(freshCounts)
-	if after := j.Traffic(); after.Denials < before.Denials {
-		t.Errorf("%+v became %+v", before, after)
+	ask(t, inside)
+	testkit.Until(t, "the next process counts on", func() bool {
+		now := j.Traffic()
+		return now.Denials > counted.Denials && now.Sent >= counted.Sent
+	})
+}
+
+// TestHungProcess checks that a process that does not answer is replaced, also when a sandbox only leaves.
+func TestHungProcess(t *testing.T) {
+	h, log := newHost(t)
+	left, _ := join(t, h, "good.test")
+	_, inside := join(t, h, "good.test")
+	was := pid(t, h, 0)
+	h.mu.Lock()
+	h.child.patience = 100 * time.Millisecond
+	h.mu.Unlock()
+	if err := unix.Kill(was, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if err := left.Close(); err != nil {
+		t.Error(err)
+	}
+	pid(t, h, was)
+	ask(t, inside)
+	if s := log.String(); !strings.Contains(s, "it did not answer for 100ms") {
+		t.Errorf("the log is %s", s)
 	}
 }
 

@@ -25,7 +25,7 @@ import (
 )
 
 // answerTime bounds how long the process may take to answer. All that it is asked for takes
-// milliseconds.
+// milliseconds, or leaveTime.
 const answerTime = 10 * time.Second
 
 // renewTime bounds how long the process waits for a secret to be renewed.
@@ -41,6 +41,8 @@ type child struct {
 	// renew renews a secret of a sandbox, which the process has asked for.
 	renew  func(ctx context.Context, sandbox uint64, name string) error
 	places chan struct{} // of calls of renew
+
+	patience time.Duration // answerTime, but in tests
 
 	sending sync.Mutex
 
@@ -67,7 +69,7 @@ func startChild(program string, way upstream.Settings, note func([]counts), rene
 		theirs.Close()
 		return nil, nil, err
 	}
-	c = &child{conn: conn.(*net.UnixConn), gone: make(chan struct{}), note: note, renew: renew, places: make(chan struct{}, maxRenewals), waiting: map[uint64]chan *message{}}
+	c = &child{conn: conn.(*net.UnixConn), gone: make(chan struct{}), note: note, renew: renew, places: make(chan struct{}, maxRenewals), patience: answerTime, waiting: map[uint64]chan *message{}}
 	stderr, said, err := os.Pipe()
 	if err != nil {
 		theirs.Close()
@@ -163,7 +165,7 @@ func (c *child) ask(ctx context.Context, m *message, fd int) (*message, error) {
 	case err != nil:
 		_ = c.cmd.Process.Kill() // it has ended, and that says why
 	}
-	late := time.NewTimer(answerTime)
+	late := time.NewTimer(c.patience)
 	defer late.Stop()
 	for {
 		select {
@@ -174,10 +176,7 @@ func (c *child) ask(ctx context.Context, m *message, fd int) (*message, error) {
 		case <-ctx.Done():
 			return nil, fault.Errorf(sandpit.ErrUnavailable, "the network process: %w", context.Cause(ctx))
 		case <-late.C:
-			if m.Op == opLeave { // which waits for connections
-				return nil, fault.Errorf(sandpit.ErrUnavailable, "connections of the sandbox do not end")
-			}
-			c.kill(fmt.Errorf("it did not answer for %s", answerTime))
+			c.kill(fmt.Errorf("it did not answer for %s", c.patience))
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -246,14 +247,26 @@ func (p *process) handle(m *message, file *os.File) {
 			p.answer(m, &message{Log: &l}, nil)
 		}()
 	case m.Op == opLeave:
+		closed := make(chan struct{})
 		go func() {
 			j.Close()
+			close(closed)
+		}()
+		go func() {
+			select {
+			case <-closed:
+			case <-time.After(leaveTime):
+			}
 			p.answer(m, &message{Counts: []counts{{Sandbox: m.Sandbox, Traffic: j.Traffic(), Denials: j.Denials()}}}, nil)
 		}()
 	default:
 		p.answer(m, new(message), fault.Invalidf("unknown request %q", m.Op))
 	}
 }
+
+// leaveTime bounds how long the answer to a sandbox that leaves waits for the end of its connections. They
+// end all the same, but are no longer counted.
+const leaveTime = 2 * time.Second
 
 // join makes the stack of a sandbox.
 func (p *process) join(m *message, file *os.File) error {
