@@ -177,6 +177,43 @@ func (n *networkNamespace) run(home, bin string, args ...string) (string, error)
 	return out.String(), err
 }
 
+// TestOwnAddressesByRoute tries an address that is no interface's, and the machine's own by a route.
+func TestOwnAddressesByRoute(t *testing.T) {
+	needSandboxes(t)
+	testkit.NeedRoot(t, "to make a network namespace")
+	testkit.NeedProgram(t, "curl")
+	home, space := dataDir(t), newNetworkNamespace(t)
+	listening := make(chan error)
+	space.do <- func() {
+		out, err := exec.Command("ip", "route", "add", "local", "203.1.113.0/24", "dev", "lo").CombinedOutput()
+		if err == nil {
+			var l net.Listener
+			if l, err = net.Listen("tcp4", "0.0.0.0:8080"); err == nil {
+				s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "reached") })}
+				t.Cleanup(func() { s.Close() })
+				go func() { _ = s.Serve(l) }()
+			}
+		}
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+		listening <- err
+	}
+	if err := <-listening; err != nil {
+		t.Fatal(err)
+	}
+	run := func(args ...string) string {
+		out, _ := space.run(home, binDir(t), append(append([]string{"run"}, args...), "--", "curl", "-sS", "-m", "10", "http://203.1.113.9:8080/")...)
+		return out
+	}
+	if out := run("--egress", "public"); strings.Contains(out, "reached") || !strings.Contains(out, "this machine's own") {
+		t.Errorf("by a preset: %s", out)
+	}
+	if out := run("--allow", "203.1.113.9:8080"); !strings.Contains(out, "reached") {
+		t.Errorf("by a rule that names it: %s", out)
+	}
+}
+
 // authority makes certificates for any name.
 type authority struct {
 	cert *x509.Certificate

@@ -430,6 +430,9 @@ func TestAttackF8OtherHostsOverHTTP(t *testing.T) {
 		"GET / HTTP/1.1\nHost: evil.test\n\n",
 		"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: [::1]\r\n\r\n",
+		"\x1cGET / HTTP/1.1\r\nHost: evil.test\r\n\r\n",
+		"\xa0GET / HTTP/1.1\r\nHost: evil.test\r\n\r\n",
+		"GET\x1f/ HTTP/1.1\r\nHost: evil.test\r\n\r\n",
 		"CONNECT good.test:443 HTTP/1.1\r\nHost: good.test\r\n\r\n",
 		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
 	} {
@@ -486,6 +489,14 @@ func TestAttackF8OtherNamesInTLS(t *testing.T) {
 		_ = tls.Client(in.must(at("good.test", a)), &tls.Config{ServerName: name, InsecureSkipVerify: true}).Handshake()
 		if n := reached.Load(); n != 0 {
 			t.Fatalf("the origin got a ClientHello for %s", name)
+		}
+		c := in.must(at("good.test", a))
+		if _, err := c.Write([]byte{0x15, 3, 1, 0, 2, 1, 0x70}); err != nil { // a warning, which Go's servers pass over
+			t.Fatal(err)
+		}
+		_ = tls.Client(c, &tls.Config{ServerName: name, InsecureSkipVerify: true}).Handshake()
+		if n := reached.Load(); n != 0 {
+			t.Fatalf("the origin got a ClientHello for %s after a warning", name)
 		}
 	}
 	c := in.must(at("good.test", a))

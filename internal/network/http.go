@@ -13,6 +13,7 @@ import (
 	"net/http/httputil"
 	"net/netip"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -74,7 +75,7 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 			if errors.Is(err, errAgain) {
 				return
 			}
-			http.Error(w, "sandpit: the origin failed: "+p.hideText(err.Error()), http.StatusBadGateway)
+			http.Error(w, "sandpit: the origin failed: "+p.hideText(reasonOf(err)), http.StatusBadGateway)
 		},
 		ModifyResponse: func(r *http.Response) error {
 			p := putOf(r.Request)
@@ -112,7 +113,7 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 			for more := true; more; set, more = n.rules.Load(), tries.more {
 				tries.more = false
 				r, p := set.secrets.put(tries.next(r), d.to, i != nil)
-				p.tries = tries
+				p.tries, p.current = tries, func() secrets { return n.rules.Load().secrets }
 				if i != nil && p.denied() == nil {
 					p.sign(r, d.to)
 				}
@@ -142,6 +143,20 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 		return nil
 	}
 	return err
+}
+
+// reasonOf returns why a connection failed, without the addresses of this machine and its networks, which
+// are not the sandbox's business.
+func reasonOf(err error) string {
+	op := (*net.OpError)(nil)
+	if !errors.As(err, &op) {
+		return err.Error()
+	}
+	why := op.Err
+	if call := (*os.SyscallError)(nil); errors.As(why, &call) {
+		why = call.Err
+	}
+	return op.Op + ": " + why.Error()
 }
 
 // errAgain is why a response is dropped: the request is sent again.

@@ -3,6 +3,8 @@ package network
 import (
 	"bufio"
 	"bytes"
+	"fmt"
+	"net"
 	"net/http"
 	"net/http/httputil"
 	"strings"
@@ -63,4 +65,20 @@ func FuzzTarget(f *testing.F) {
 			t.Errorf("%q goes on as %s %s of %s", line, got.Method, got.RequestURI, got.Host)
 		}
 	})
+}
+
+// What a sandbox is told of a connection that failed has no address of this machine.
+func TestReasonsHaveNoAddresses(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	_, err = net.Dial("tcp", l.Addr().String())
+	if why := reasonOf(fmt.Errorf("sending: %w", err)); why != "dial: connection refused" {
+		t.Errorf("%v becomes %q", err, why)
+	}
+	if why := reasonOf(errSecretChanged); why != errSecretChanged.Error() {
+		t.Error(why)
+	}
 }

@@ -528,6 +528,11 @@ func (d *dialler) dial(ctx context.Context) (net.Conn, error) {
 		}
 		// A silent address leaves time for the others.
 		conn, err := d.connect(ctx, set, a, dialTimeout/time.Duration(min(len(addrs)-i, 4)))
+		if err == nil && fromItself(conn, a) && !set.rules.Named(d.to, a) {
+			conn.Close()
+			denied = &sandpit.EgressDecision{Why: "its address is this machine's own, and no rule names it"}
+			continue
+		}
 		if err == nil {
 			d.flow.dialled(netip.AddrPortFrom(a, d.to.Port))
 			return conn, nil
@@ -541,6 +546,14 @@ func (d *dialler) dial(ctx context.Context) (net.Conn, error) {
 		return nil, errors.New(denied.Why)
 	}
 	return nil, first
+}
+
+// fromItself reports whether a connection to an address comes from that address: it is this machine's own, by
+// a local route at least.
+func fromItself(conn net.Conn, a netip.Addr) bool {
+	from, err := netip.ParseAddrPort(conn.LocalAddr().String())
+	own := from.Addr().Unmap().WithZone("")
+	return err == nil && (own == a || own.IsLoopback()) // with IPv6 it is ::1
 }
 
 // connect connects to an address that was checked.

@@ -102,6 +102,8 @@ func (ss secrets) about(to egress.Destination) bool {
 type put struct {
 	secrets secrets        // of the sandbox when it was made
 	hidden  []substitution // what is taken out of the response
+	to      egress.Destination
+	current func() secrets // of the sandbox now
 
 	inMessages []substitution // of a WebSocket that the sandbox asks for
 	tries      *attempts      // of the request
@@ -137,7 +139,7 @@ func (p *put) deny(rule, format string, args ...any) error {
 // authentication (RFC 7617), and where it is asked for into the query and the body. The placeholder
 // of another secret denies the request: the sandbox sends it where it does not belong.
 func (ss secrets) put(r *http.Request, to egress.Destination, secure bool) (*http.Request, *put) {
-	p := &put{secrets: ss}
+	p := &put{secrets: ss, to: to, current: func() secrets { return ss }}
 	r = r.WithContext(context.WithValue(r.Context(), putKey{}, p))
 	if len(ss) == 0 {
 		return r, p
@@ -153,9 +155,7 @@ func (ss secrets) put(r *http.Request, to egress.Destination, secure bool) (*htt
 		if s.Sign { // by Network.sign; the value goes nowhere
 			continue
 		}
-		p.hide(s, string(s.Value))
-		quoted := strconv.Quote(string(s.Value)) // as errors have it, and most JSON
-		p.hide(s, quoted[1:len(quoted)-1])
+		p.hideValue(s)
 		if !s.former {
 			mine = append(mine, s)
 		}
@@ -306,6 +306,12 @@ func (b *readWhole) Read(to []byte) (int, error) {
 
 func (b *readWhole) Close() error { return b.of.Close() }
 
+func (p *put) hideValue(s secret) {
+	p.hide(s, string(s.Value))
+	quoted := strconv.Quote(string(s.Value)) // as errors have it, and most JSON
+	p.hide(s, quoted[1:len(quoted)-1])
+}
+
 // hide has a form of a value taken out of the response.
 func (p *put) hide(s secret, value string) {
 	if len(value) < minHidden || slices.ContainsFunc(p.hidden, func(h substitution) bool { return string(h.find) == value }) {
@@ -329,6 +335,20 @@ func (p *put) hideResponse(r *http.Response) {
 		return
 	}
 	body := newSubstituted(r.Body, p.hidden)
+	was := p.secrets
+	body.refresh = func() ([]substitution, bool) { // with values that came after the request
+		now := p.current()
+		if slices.EqualFunc(was, now, func(a, b secret) bool { return a.former == b.former && bytes.Equal(a.Value, b.Value) }) {
+			return nil, false
+		}
+		was = now
+		for _, s := range now {
+			if !s.Sign && s.hosts.Contain(p.to) {
+				p.hideValue(s)
+			}
+		}
+		return p.hidden, true
+	}
 	body.ended = func() { p.hideHeader(r.Trailer) }
 	r.Body = body
 }

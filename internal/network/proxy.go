@@ -75,7 +75,7 @@ func (n *Network) forwardProxy(r *tcp.ForwarderRequest) {
 	out, err := dialler.dial(n.ctx)
 	if err != nil {
 		f.finish(err)
-		refuseProxy(conn, http.StatusBadGateway, err.Error())
+		refuseProxy(conn, http.StatusBadGateway, reasonOf(err))
 		return
 	}
 	if !n.open(f, func() { ep.Abort(); abort(out) }) {

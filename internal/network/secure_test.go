@@ -1,6 +1,7 @@
 package network
 
 import (
+	"bufio"
 	"bytes"
 	"compress/gzip"
 	"context"
@@ -432,6 +433,46 @@ func TestStoredSecrets(t *testing.T) {
 		for _, header := range [][]string{{"Accept-Encoding", "gzip"}, {"Range", "bytes=0-9"}, {"Range", "bytes=10-"}} {
 			if status, text := do(t, c, "GET", o.url("/"), nil, header...); status != 200 || text != placeholder[:len(value)] {
 				t.Errorf("%s: %d %q", header, status, text)
+			}
+		}
+	})
+}
+
+// A value that is put in force while a response comes in does not come back in it.
+func TestLaterValuesAreMasked(t *testing.T) {
+	both(t, func(t *testing.T, inside, outside bool) {
+		told := make(chan string)
+		o := newOrigin(t, outside, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/put" {
+				told <- r.Header.Get("X-Key")
+				return
+			}
+			for range 2 {
+				_ = http.NewResponseController(w).Flush()
+				_, _ = io.WriteString(w, <-told+"\n")
+			}
+		}))
+		terms := o.terms(t, twoSecrets(false, false), "good.test:PORT")
+		b := newSandboxed(t, terms)
+		c := b.client("good.test", o.port, inside)
+		stream, err := c.Get(o.url("/stream"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stream.Body.Close()
+		lines := bufio.NewReader(stream.Body)
+		for _, v := range []string{value, "rotated-and-new"} {
+			if v != value {
+				terms.Secrets[0].Value = []byte(v)
+				if err := b.Set(terms); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if status, text := do(t, b.client("good.test", o.port, inside), "PUT", o.url("/put"), nil, "X-Key", placeholder); status != 200 {
+				t.Fatal(status, text)
+			}
+			if line, err := lines.ReadString('\n'); err != nil || line != placeholder[:len(v)]+"\n" {
+				t.Errorf("%q, %v", line, err)
 			}
 		}
 	})

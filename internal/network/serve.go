@@ -170,8 +170,12 @@ const (
 	kindHTTP
 )
 
-// recordHandshake begins a TLS record with a ClientHello (RFC 8446, section 5.1).
-const recordHandshake = 0x16
+// What begins a TLS record (RFC 8446, section 5.1); a ClientHello is recordHandshake.
+const (
+	recordFirst     = 0x14
+	recordHandshake = 0x16
+	recordLast      = 0x18
+)
 
 // classify looks at what a client sends first, and consumes nothing. It waits for no more than
 // tells HTTP and TLS from all else: a client that begins with bytes or with a whole line of something
@@ -230,9 +234,11 @@ func passPieces(r *bufio.Reader, out net.Conn) error {
 
 // looksLike says what begins with b, and whether more bytes could change that. Origins read HTTP
 // leniently: empty lines before it, methods of their own, other white space (RFC 9112, sections
-// 2.2 and 3). So a line that begins like a request is waited for, in however many pieces it comes.
+// 2.2 and 3), also that of Latin-1 and Unicode. So a line that begins like a request is waited for,
+// in however many pieces it comes. TLS may begin with records that some origins pass over, such as
+// a warning: what follows them is read as theirs.
 func looksLike(b []byte) (k kind, sure bool) {
-	if b[0] == recordHandshake {
+	if recordFirst <= b[0] && b[0] <= recordLast {
 		if len(b) < 2 {
 			return kindTLS, false
 		}
@@ -241,25 +247,33 @@ func looksLike(b []byte) (k kind, sure bool) {
 		}
 		return kindOther, true
 	}
-	const space = " \t\v\f\r"
-	b = bytes.TrimLeft(b, space+"\n")
+	space := func(c byte) bool { // as some origin sees it; none of it is in a method
+		return c == ' ' || '\t' <= c && c <= '\r' || 0x1c <= c && c <= 0x1f || c >= 0x80
+	}
+	for len(b) > 0 && space(b[0]) {
+		b = b[1:]
+	}
 	line, _, whole := bytes.Cut(b, []byte("\n"))
 	if len(b) == 0 {
 		return kindHTTP, false
 	}
 	method := line
-	if i := bytes.IndexAny(line, space); i >= 0 {
-		method = line[:i]
-		if slices.ContainsFunc(methods(), func(m string) bool { return strings.EqualFold(m, string(method)) }) {
-			return kindHTTP, true
+	for i, c := range line {
+		if space(c) {
+			method = line[:i]
+			if slices.ContainsFunc(methods(), func(m string) bool { return strings.EqualFold(m, string(method)) }) {
+				return kindHTTP, true
+			}
+			break
 		}
 	}
+	binary := func(c byte) bool { return c < ' ' && !space(c) || c == 0x7f }
 	switch {
 	case !httpguts.ValidHeaderFieldName(string(method)): // which is a token, too
 		return kindOther, true
 	case whole && bytes.Contains(bytes.ToUpper(line), []byte("HTTP/")):
 		return kindHTTP, true
-	case whole, bytes.ContainsFunc(line, func(r rune) bool { return r < ' ' && !strings.ContainsRune(space, r) || r == 0x7f }):
+	case whole, slices.ContainsFunc(line, binary):
 		return kindOther, true
 	}
 	return kindHTTP, false

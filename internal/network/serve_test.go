@@ -59,6 +59,8 @@ func TestLooksLike(t *testing.T) {
 	for text, want := range map[string]kind{
 		"GET / HTTP/1.1\r\n": kindHTTP, "get /x": kindHTTP, "POST\t/x": kindHTTP, "\r\n\n GET /": kindHTTP, "PRI * HTTP/2.0\r\n": kindHTTP, "CONNECT x:1": kindHTTP,
 		"FROB / HTTP/1.1\n": kindHTTP, "frob /x http/1.0\r\n": kindHTTP, "X-Y.Z\v/\fHTTP/1.1\n": kindHTTP, "M-SEARCH * HTTP/1.1\n": kindHTTP, "GET\r/": kindHTTP,
+		"\x1cGET / HTTP/1.1\r\n": kindHTTP, "GET\x1f/x HTTP/1.1": kindHTTP, "\xa0GET\x85/": kindHTTP, "\u2003FROB / HTTP/1.1\n": kindHTTP, "\xc2\xa0EHLO me\r\n": kindOther,
+		"\x15\x03\x01\x00\x02\x01\x70": kindTLS, "\x15\x04": kindOther, "\x14G": kindOther, "\x00\x00\x00\x54\x00\x03\x00\x00user": kindOther, "\x10\x0c\x00\x04MQTT": kindOther, "\x80\x2e\x01": kindOther,
 		"\x16\x03\x01": kindTLS, "\x16\x04": kindOther,
 		"SSH-2.0-x\r\n": kindOther, "EHLO me\r\n": kindOther, "\x00": kindOther, "{": kindOther, "NICK x\r\n": kindOther, "a1 LOGIN x y\r\n": kindOther, "GETX /x\n": kindOther,
 		"0032git-upload-pack /x\x00": kindOther, "AMQP\x00": kindOther, "PING\r\n": kindOther, "*1\r\n": kindOther, "\r\n\x01": kindOther, "<stream": kindOther, "(x": kindOther,

@@ -19,6 +19,10 @@ type substituted struct {
 	next  []int  // where each of subs is in the input next, -1: nowhere, if sought
 	ended func() // if set, called once at the end
 
+	// refresh, if set, is called before what was read is looked at. It returns what subs are from
+	// then on, if that has changed.
+	refresh func() ([]substitution, bool)
+
 	input  []byte // that was read and is not in output yet
 	output []byte // that can be returned, before the rest
 	spare  []byte // memory of output
@@ -41,6 +45,11 @@ func (b *substituted) Read(to []byte) (int, error) {
 		read, err := b.from.Read(b.input[n:])
 		b.input = b.input[:n+read]
 		b.err = err
+		if b.refresh != nil {
+			if subs, changed := b.refresh(); changed {
+				b.subs, b.next = subs, make([]int, len(subs))
+			}
+		}
 		b.substitute()
 		if err != nil && b.ended != nil {
 			b.ended()

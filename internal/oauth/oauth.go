@@ -123,6 +123,12 @@ func (a *App) Renew(ctx context.Context, refreshToken string) (Tokens, error) {
 	return tokens(a.config().TokenSource(a.bounded(ctx), &oauth2.Token{RefreshToken: refreshToken}).Token())
 }
 
+// Seconds between questions for a device's token: RFC 8628, section 3.2.
+const (
+	defaultInterval = 5
+	maxInterval     = 60
+)
+
 // Device logs in by a code that the user enters in a browser elsewhere: show tells where, and which.
 func (a *App) Device(ctx context.Context, show func(uri, code string)) (Tokens, error) {
 	ctx, cancel := context.WithTimeout(ctx, loginTime)
@@ -132,6 +138,9 @@ func (a *App) Device(ctx context.Context, show func(uri, code string)) (Tokens, 
 	d, err := c.DeviceAuth(a.bounded(ctx), oauth2.S256ChallengeOption(verifier))
 	if err != nil {
 		return Tokens{}, failed(err)
+	}
+	if d.Interval < 1 || d.Interval > maxInterval { // a hostile one would panic, or never be over
+		d.Interval = defaultInterval
 	}
 	show(d.VerificationURI, d.UserCode)
 	t, err := tokens(c.DeviceAccessToken(a.bounded(ctx), d, oauth2.VerifierOption(verifier)))
