@@ -528,7 +528,7 @@ func (d *dialler) dial(ctx context.Context) (net.Conn, error) {
 		}
 		// A silent address leaves time for the others.
 		conn, err := d.connect(ctx, set, a, dialTimeout/time.Duration(min(len(addrs)-i, 4)))
-		if err == nil && fromItself(conn, a) && !set.rules.Named(d.to, a) {
+		if err == nil && set.direct(d.to, a) && fromItself(conn, a) && !set.rules.Named(d.to, a) {
 			conn.Close()
 			denied = &sandpit.EgressDecision{Why: "its address is this machine's own, and no rule names it"}
 			continue

@@ -128,6 +128,7 @@ func TestUpstreamAddresses(t *testing.T) {
 		why     string
 	}{
 		{"an address", sandpit.Egress{Allow: []string{"203.0.113.7"}}, "", "203.0.113.7", []string{"203.0.113.7"}, true, ""},
+		{"an address that a preset allows", sandpit.Egress{Preset: sandpit.EgressPublic}, "", "203.1.113.7", []string{"203.1.113.7"}, true, ""},
 		{"an address that a name has by Resolve", sandpit.Egress{Allow: []string{"good.test"}, Resolve: []string{"good.test:203.0.113.7"}}, "", "good.test", []string{"203.0.113.7"}, true, ""},
 		{"this machine's own address", sandpit.Egress{Allow: []string{"good.test"}, Resolve: []string{"good.test:127.0.0.1"}}, "", "good.test", nil, true, ""},
 		{"a name in no-proxy", sandpit.Egress{Allow: []string{"a.good.test"}, Resolve: []string{"a.good.test:127.0.0.1"}}, "good.test", "a.good.test", nil, true, ""},
