@@ -44,6 +44,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/datadir"
+	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
@@ -68,7 +69,14 @@ type Options struct {
 	// registry ("docker.io") to base URLs of mirrors that are tried first.
 	PlainHTTP bool
 	Mirrors   map[string][]string
+
+	// Network is what sandboxes reach others through: see package local/network. nil: a
+	// Spec with Egress is refused with sandpit.ErrUnsupported.
+	Network Network
 }
+
+// Network is the result of New of package local/network.
+type Network interface{ engine.Network }
 
 // IsGuest records that the program can be its own guest.
 type IsGuest struct{ yes bool }

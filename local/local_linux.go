@@ -40,6 +40,7 @@ func open(opt Options) (sandpit.Client, error) {
 		}),
 		Images:  image.Open(images, image.Options{Fetcher: fetch.New(fetch.Options{UserAgent: "sandpit-go"})}),
 		Policy:  rules,
+		Network: opt.Network,
 		Acquire: image.AcquireOptions{PlainHTTP: opt.PlainHTTP, Mirrors: opt.Mirrors},
 	}), nil
 }

@@ -264,7 +264,8 @@ func withRules(e sandpit.Egress, rules []string) sandpit.Egress {
 }
 
 func errNoEgress(driver string) error {
-	return fault.Errorf(sandpit.ErrUnsupported, "reaching the network: this program, or its driver %s, gives sandboxes no network", driver)
+	return sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "reaching the network: this program, or its driver %s, gives sandboxes no network", driver),
+		"in a program of your own, set local.Options.Network: see package local/network")
 }
 
 // leaveNetwork ends all connections of the sandbox. Its network namespace lives as long as the
