@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"mime"
@@ -161,18 +162,8 @@ func (ss secrets) put(r *http.Request, to egress.Destination, secure bool) (*htt
 		}
 	}
 	r.Header = r.Header.Clone()
-	for name, values := range r.Header {
-		for i, v := range values {
-			next, err := p.header(v, mine, others, to)
-			if err != nil {
-				return r, p
-			}
-			values[i] = next
-		}
-		if i := others.in(name); i >= 0 {
-			_ = p.misplaced(others[i], to)
-			return r, p
-		}
+	if p.fields(r.Header, others, to, func(v string) (string, error) { return p.header(v, mine, others, to) }) != nil {
+		return r, p
 	}
 	if i := others.in(r.URL.RequestURI()); i >= 0 {
 		_ = p.misplaced(others[i], to)
@@ -197,6 +188,11 @@ func (ss secrets) put(r *http.Request, to egress.Destination, secure bool) (*htt
 		inBody = append(inBody, substitution{find: []byte(s.Placeholder), refuse: func() error { return p.misplaced(s, to) }})
 	}
 	p.body(r, inBody, replaced)
+	if len(r.Trailer) > 0 && r.Body != nil {
+		r.Body = &trailed{r.Body, func() error { // not of basic authentication, which p would have to note while the response comes in
+			return p.fields(r.Trailer, others, to, func(v string) (string, error) { return p.replaced(v, mine, others, to) })
+		}}
+	}
 	if isWebSocket(r.Header) && len(inBody)+len(p.hidden) > 0 {
 		p.inMessages = inBody
 		r.Header.Del("Sec-Websocket-Extensions") // such as compression
@@ -217,6 +213,39 @@ func (ss secrets) in(text string) int {
 
 func (p *put) misplaced(s secret, to egress.Destination) error {
 	return p.deny("secret "+s.Name, "the placeholder of secret %q was sent to %s; it is for %s, over HTTPS", s.Name, to, strings.Join(s.Hosts, ", "))
+}
+
+// fields puts secrets into the values of a header or a trailer.
+func (p *put) fields(h http.Header, others secrets, to egress.Destination, put func(string) (string, error)) error {
+	for name, values := range h {
+		for i, v := range values {
+			next, err := put(v)
+			if err != nil {
+				return err
+			}
+			values[i] = next
+		}
+		if i := others.in(name); i >= 0 {
+			return p.misplaced(others[i], to)
+		}
+	}
+	return nil
+}
+
+// trailed is the body of a request with a trailer, whose values are known at its end.
+type trailed struct {
+	io.ReadCloser
+	ended func() error
+}
+
+func (b *trailed) Read(to []byte) (int, error) {
+	n, err := b.ReadCloser.Read(to)
+	if errors.Is(err, io.EOF) {
+		if bad := b.ended(); bad != nil {
+			return n, bad
+		}
+	}
+	return n, err
 }
 
 // header returns the value of a header field with secrets put in.

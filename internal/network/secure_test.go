@@ -438,6 +438,36 @@ func TestStoredSecrets(t *testing.T) {
 	})
 }
 
+// Placeholders in the trailer of a request are those of its header.
+func TestSecretsInTrailers(t *testing.T) {
+	both(t, func(t *testing.T, inside, outside bool) {
+		all := make(chan string, 2)
+		o := newOrigin(t, outside, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			_, err := io.Copy(io.Discard, r.Body)
+			all <- fmt.Sprint(r.Trailer.Get("X-Key"), err)
+		}))
+		b := newSandboxed(t, o.terms(t, twoSecrets(false, false), "good.test:PORT"))
+		send := func(text string) *http.Response {
+			r, _ := http.NewRequestWithContext(t.Context(), "POST", o.url("/"), io.MultiReader(strings.NewReader("body")))
+			r.Trailer = http.Header{"X-Key": {text}}
+			res, err := b.client("good.test", o.port, inside).Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res.Body.Close()
+			return res
+		}
+		res := send(placeholder)
+		if got := <-all; res.StatusCode != http.StatusOK || got != value+"<nil>" {
+			t.Errorf("%s, the origin got %q", res.Status, got)
+		}
+		res = send(otherHolder)
+		if got := <-all; res.StatusCode != http.StatusForbidden || strings.Contains(got, otherHolder) || strings.Contains(got, otherValue) {
+			t.Errorf("another's: %s, the origin got %q", res.Status, got)
+		}
+	})
+}
+
 // A value that is put in force while a response comes in does not come back in it.
 func TestLaterValuesAreMasked(t *testing.T) {
 	both(t, func(t *testing.T, inside, outside bool) {
