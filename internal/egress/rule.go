@@ -74,7 +74,7 @@ func ParseRule(text string) ([]Rule, error) {
 	}
 	if !strings.ContainsAny(text, ".:/") && text != "" { // perhaps a mistyped set
 		return nil, sandpit.WithHint(fault.Invalidf("rule %q: there is no such set", fault.Clip(text)),
-			"use "+strings.Join(setNames(), ", ")+", or HOST:PORT for a host whose name has no dot")
+			"use "+strings.Join(SetNames(), ", ")+", or HOST:PORT for a host whose name has no dot")
 	}
 	rule := Rule{Text: text, Protocol: TCP}
 	rest := text

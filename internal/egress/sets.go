@@ -38,7 +38,8 @@ func Sets() []Set {
 	}
 }
 
-func setNames() (names []string) {
+// SetNames returns the names of the sets, in their order.
+func SetNames() (names []string) {
 	for _, s := range Sets() {
 		names = append(names, s.Name)
 	}

@@ -85,7 +85,8 @@ type Joined interface {
 	// Log returns the last connections and denials.
 	Log(ctx context.Context) (sandpit.EgressLog, error)
 
-	// Traffic returns what was counted so far. It is quick, and may be some 100 ms old.
+	// Traffic returns what was counted so far, which may be some 100 ms old. It may wait for
+	// another process for a second. After Close it returns the last counts, as Denials does.
 	Traffic() Traffic
 
 	// Denials returns the denials since the last call, as in sandpit.EgressLog.

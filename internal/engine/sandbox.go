@@ -53,7 +53,7 @@ type Sandbox struct {
 
 	change    chan struct{} // one place: held during a change of the state
 	saving    sync.Mutex    // held while the record is written
-	joining   sync.Mutex    // held while the terms of its network change
+	joining   sync.Mutex    // held while the terms of its network change; taken after change and before Engine.left.mu and mu
 	newSecret bool          // Record.NewSecret; guarded by saving
 	noted     bool          // there may be a stopMark; guarded by saving
 	erasing   bool          // its record is being removed, and must not be written; guarded by saving

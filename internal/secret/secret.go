@@ -194,9 +194,8 @@ const httpsPort = 443
 
 // Resolved is what a sandbox gets of a secret that it uses.
 type Resolved struct {
-	Binding          // Hosts and Variables are those of the use; without Hosts it is given as env
-	Value     string // of the stored one
-	Namespace string // as in Secret
+	Binding        // Hosts and Variables are those of the use; without Hosts it is given as env
+	Value   string // of the stored one
 
 	// Given has what Variables get, if they are given the value as env and it has parts. Those
 	// of parts that are missing are not set.
@@ -206,7 +205,7 @@ type Resolved struct {
 // Resolve returns what a use of a stored secret means. Errors match sandpit.ErrInvalid, or
 // sandpit.ErrForbidden for a host that the secret is not bound to.
 func (s *Secret) Resolve(use sandpit.Secret) (Resolved, error) {
-	r := Resolved{Binding: s.Binding, Value: s.Value, Namespace: s.Namespace}
+	r := Resolved{Binding: s.Binding, Value: s.Value}
 	r.Variables = s.variables(use)
 	for _, v := range r.Variables {
 		if err := checkVariable(v); err != nil {

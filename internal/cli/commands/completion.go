@@ -8,6 +8,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/egress"
 )
 
 const completionLong = `Write a completion script for a shell to standard output. It completes commands, flags,
@@ -63,7 +64,7 @@ func (a *tree) completeFlags(cmd *cobra.Command) {
 		case "egress":
 			words("none", "registries", "public", "all", "learn")
 		case "allow", "deny":
-			words(setNames()...)
+			words(egress.SetNames()...)
 		case "on-expiry":
 			words("remove", "stop", "pause")
 		case "platform":

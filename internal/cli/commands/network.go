@@ -120,7 +120,7 @@ func (a *tree) networkChange(verb string) *cobra.Command {
 		if len(args) == 0 {
 			return names(cmd, args, prefix)
 		}
-		return setNames(), cobra.ShellCompDirectiveNoFileComp
+		return egress.SetNames(), cobra.ShellCompDirectiveNoFileComp
 	}
 	cmd = a.serverCommand(cmd, func(ctx context.Context, s *session, args []string) error {
 		name, rules := args[0], args[1:]
@@ -180,19 +180,12 @@ func (a *tree) networkChange(verb string) *cobra.Command {
 	return cmd
 }
 
-func setNames() (names []string) {
-	for _, s := range egress.Sets() {
-		names = append(names, s.Name)
-	}
-	return names
-}
-
 func (a *tree) networkCheck() *cobra.Command {
 	var asJSON bool
 	cmd := a.serverCommand(&cobra.Command{
 		Use: "check [flags] NAME HOST[:PORT]", Short: "check whether a sandbox may reach something, and by which rule",
-		Long: `Check whether a sandbox may reach a host or address, and by which rule; udp: may
-stand before it. Nothing is sent. The addresses of an allowed name are checked when it is connected
+		Long: `Check whether a sandbox may reach a host or address, and by which rule; udp: or ping:
+may stand before it. Nothing is sent. The addresses of an allowed name are checked when it is connected
 to. The exit code is 1 if it is denied.`,
 		Example:           "  sandpit network check work pypi.org:443\n  sandpit network check work udp:192.0.2.1:53",
 		Args:              arguments(2, 2),
