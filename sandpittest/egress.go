@@ -143,7 +143,7 @@ func testSetEgress(t *testing.T, e *env) {
 func testChangeEgress(t *testing.T, e *env) {
 	e.need(t, feature.Egress)
 	sb := egresser(t, e.sandbox(t, sandpit.Spec{Egress: sandpit.Egress{Allow: []string{"a.test:1"}, Deny: []string{"b.test"}, Bounds: sandpit.EgressBounds{Connections: 7}}}))
-	want := sandpit.Egress{Preset: sandpit.EgressRegistries, Resolve: []string{"c.test:127.0.0.1"}, Bounds: sandpit.EgressBounds{Connections: 7}}
+	want := sandpit.Egress{Preset: sandpit.EgressRegistries, Resolve: []string{"c.test:203.1.113.1"}, Bounds: sandpit.EgressBounds{Connections: 7}}
 	var all sync.WaitGroup
 	for i := range 10 {
 		rule := fmt.Sprintf("n%d.test:443", i)
