@@ -82,13 +82,12 @@ end
 		{"curl", "curl -sS --path-as-is https://good.test/ok/../not/", "can be read in more than one way"},
 		{"curl", "curl -sS -X POST https://good.test/ok/post", "sandpit: no rule allows POST /ok/post"},
 	} {
-		if _, err := exec.LookPath(c.needs); err != nil {
-			t.Logf("%s is not here", c.needs)
-			continue
-		}
-		if out, err := space.run(home, binDir(t), append(flags[:len(flags):len(flags)], c.script)...); err != nil || !strings.Contains(out, c.want) {
-			t.Errorf("%s: %v\n%s", c.script, err, out)
-		}
+		t.Run(c.needs, func(t *testing.T) {
+			testkit.NeedProgram(t, c.needs)
+			if out, err := space.run(home, binDir(t), append(flags[:len(flags):len(flags)], c.script)...); err != nil || !strings.Contains(out, c.want) {
+				t.Errorf("%s: %v\n%s", c.script, err, out)
+			}
+		})
 	}
 	t.Run("Debian", func(t *testing.T) { // a real image, in which OpenSSL looks into the directory
 		testkit.NeedLong(t, "it unpacks an image")
