@@ -24,8 +24,16 @@ import (
 // originName is what sandboxes of the benchmark call this program. The certificate of httptest has it.
 const originName = "example.com"
 
-// measureEgress starts an origin, and a server that trusts its certificate.
+// measureEgress measures what reaching the network costs.
 func (b *bench) measureEgress(ctx context.Context) error {
+	err := withServer(func(s *served, ctx context.Context) error {
+		return errors.Join(s.measureEgressHeld(ctx), s.measureEgressCreate(ctx), s.measureEgressStreams(ctx), s.measureEgressNames(ctx))
+	})(b, ctx)
+	return errors.Join(err, b.measureEgressRequests(ctx))
+}
+
+// measureEgressRequests starts an origin, and a server that trusts its certificate, as all its sandboxes do.
+func (b *bench) measureEgressRequests(ctx context.Context) error {
 	origin := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }))
 	defer origin.Close()
 	_, port, err := net.SplitHostPort(origin.Listener.Addr().String())
@@ -38,13 +46,7 @@ func (b *bench) measureEgress(ctx context.Context) error {
 	}
 	trusting := *b
 	trusting.env = append(slices.Clone(b.env), "SANDPIT_CA_BUNDLE="+bundle)
-	return withServer(func(s *served, ctx context.Context) error { return s.measureEgress(ctx, port) })(&trusting, ctx)
-}
-
-// measureEgress measures what reaching the network costs.
-func (s *served) measureEgress(ctx context.Context, port string) error {
-	return errors.Join(s.measureEgressHeld(ctx), s.measureEgressCreate(ctx), s.measureEgressStreams(ctx),
-		s.measureEgressRequest(ctx, port), s.measureEgressNames(ctx))
+	return withServer(func(s *served, ctx context.Context) error { return s.measureEgressRequest(ctx, port) })(&trusting, ctx)
 }
 
 // outward is a Spec that reaches the origin, and nothing else.
