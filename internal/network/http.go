@@ -104,7 +104,7 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 				return
 			}
 			set := n.rules.Load()
-			release, err := n.hold(r, set.secrets, d.to)
+			release, err := n.hold(r, set.secrets, d.to, i != nil)
 			if err != nil {
 				return // its client is gone
 			}

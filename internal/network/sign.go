@@ -25,10 +25,17 @@ const (
 
 // hold waits until a request may hold what it has to, at most. The caller calls release when it
 // has ended.
-func (n *Network) hold(r *http.Request, ss secrets, to egress.Destination) (release func(), err error) {
+func (n *Network) hold(r *http.Request, ss secrets, to egress.Destination, secure bool) (release func(), err error) {
 	weight := int64(0)
-	if size := r.ContentLength; len(ss) > 0 && 0 < size && size <= maxWholeBody {
-		weight = 2 * size // to be sent again, and with the values
+	if size := r.ContentLength; 0 < size && size <= maxWholeBody {
+		for _, of := range [...]func(s secret) bool{
+			func(s secret) bool { return s.Renewable && s.hosts.Contain(to) },                       // it may be sent again
+			func(s secret) bool { return !s.former && (s.Body || !secure || !s.hosts.Contain(to)) }, // it is looked through
+		} {
+			if slices.ContainsFunc(ss, of) {
+				weight += size
+			}
+		}
 	}
 	if slices.ContainsFunc(ss, func(s secret) bool { return s.Sign && s.hosts.Contain(to) }) {
 		switch hash := r.Header.Get(sigv4.HashHeader); {

@@ -27,7 +27,7 @@ func TestHeldRequests(t *testing.T) {
 		hash  string
 		fit   int
 	}{
-		{"small bodies to others", egress.Destination{Protocol: egress.TCP, Host: "a.test", Port: 443}, maxWholeBody, "", maxHeld / (2 * maxWholeBody)},
+		{"small bodies to others", egress.Destination{Protocol: egress.TCP, Host: "a.test", Port: 443}, maxWholeBody, "", maxHeld / maxWholeBody},
 		{"bodies whose hash is not said", to, maxSignedBody, "", maxHeld / maxSignedBody},
 		{"signed chunks", to, 1 << 30, sigv4.Streaming + "AWS4-HMAC-SHA256-PAYLOAD", maxHeld / sigv4.MaxChunk},
 	} {
@@ -41,12 +41,12 @@ func TestHeldRequests(t *testing.T) {
 		r.Header.Set(sigv4.HashHeader, c.hash)
 		var last func()
 		for range c.fit {
-			if last, err = n.hold(r, ss, c.to); err != nil {
+			if last, err = n.hold(r, ss, c.to, true); err != nil {
 				t.Fatalf("%s: %v", c.about, err)
 			}
 		}
 		cancel()
-		if _, err := n.hold(r, ss, c.to); err == nil {
+		if _, err := n.hold(r, ss, c.to, true); err == nil {
 			t.Errorf("%s: more than %d are held", c.about, c.fit)
 		}
 		last()
