@@ -240,7 +240,10 @@ func (e *Engine) allowEgress(g granted, secrets bool, hosts []string, p policy.P
 	if e.opts.Network == nil {
 		return g, errNoEgress(e.opts.Driver.Name())
 	}
-	var err error
+	err := p.RefuseDenied(g.Egress, e.opts.Network.Beyond)
+	if err != nil {
+		return g, err
+	}
 	g.Egress, err = p.Egress(g.Egress, func(asked sandpit.Egress, allowed, addresses []string) (part, what string, err error) {
 		if g.Own, err = e.opts.Network.Own(asked); err != nil { // before: an address that comes now was not checked
 			return "", "", err

@@ -24,15 +24,6 @@ func (p *Policy) Egress(e sandpit.Egress, beyond Beyond) (sandpit.Egress, error)
 		_, _, err := beyond(e, nil, nil)
 		return e, err
 	}
-	for _, rule := range e.Allow {
-		if len(p.Rules.Deny) == 0 {
-			break
-		}
-		// What is not beyond the denied rules is denied as a whole.
-		if part, _, err := beyond(sandpit.Egress{Allow: []string{rule}}, p.Rules.Deny, nil); err == nil && part == "" {
-			return e, p.refuse("egress", "deny", "omit it, or ask the operator", "egress to %s is denied", quote(rule))
-		}
-	}
 	e = p.learn(e)
 	part, what, err := beyond(e, p.Rules.Egress, p.Rules.Resolve)
 	if err != nil {
@@ -56,6 +47,21 @@ func (p *Policy) Egress(e sandpit.Egress, beyond Beyond) (sandpit.Egress, error)
 	own := slices.DeleteFunc(slices.Clone(e.Deny), func(rule string) bool { return slices.Contains(p.Rules.Deny, rule) })
 	e.Deny = slices.Concat(p.Rules.Deny, own) // a caller may have read them, and send them back
 	return e, nil
+}
+
+// RefuseDenied refuses rules of a caller that the policy denies as a whole, which would allow nothing. Errors
+// match sandpit.ErrForbidden.
+func (p *Policy) RefuseDenied(e sandpit.Egress, beyond Beyond) error {
+	if p.Rules == nil || len(p.Rules.Deny) == 0 {
+		return nil
+	}
+	for _, rule := range e.Allow {
+		// What is not beyond the denied rules is denied as a whole.
+		if part, _, err := beyond(sandpit.Egress{Allow: []string{rule}}, p.Rules.Deny, nil); err == nil && part == "" {
+			return p.refuse("egress", "deny", "omit it, or ask the operator", "egress to %s is denied", quote(rule))
+		}
+	}
+	return nil
 }
 
 // learn returns e with everything that the policy allows, if e asks for EgressLearn and the

@@ -402,6 +402,11 @@ func TestSecretsChangeHosts(t *testing.T) {
 	set("one.test")
 	spec := small("one")
 	spec.Secrets = []sandpit.Secret{{Name: "token"}}
+	bad := spec
+	bad.Egress.Allow = []string{"denied.test:443"}
+	if _, err := c.Create(t.Context(), bad); !errors.Is(err, sandpit.ErrForbidden) || !strings.Contains(err.Error(), "is denied") {
+		t.Errorf("a rule that the policy denies, beside a secret: %v", err)
+	}
 	sb := createOf(t, c, spec)
 	reaches := func(i int, about string, asked []string, want ...string) {
 		t.Helper()
