@@ -112,6 +112,12 @@ func (t *Traffic) Add(u Traffic) {
 	t.Received += u.Received
 }
 
+// since returns what was counted after u. It is never negative: u may have been asked for later, and
+// got earlier.
+func (t Traffic) since(u Traffic) Traffic {
+	return Traffic{max(0, t.Connections-u.Connections), max(0, t.Denials-u.Denials), max(0, t.Sent-u.Sent), max(0, t.Received-u.Received)}
+}
+
 // Moved returns the number of bytes both ways.
 func (t Traffic) Moved() int64 { return t.Sent + t.Received }
 
@@ -158,7 +164,7 @@ func (s *Sandbox) join(ctx context.Context, file *os.File, e granted) error {
 	s.mu.Lock()
 	late := s.left || s.state == sandpit.StateFailed // then leaveNetwork was called before
 	if !late {
-		s.network, s.moved = joined, 0
+		s.network = &member{Joined: joined}
 	}
 	s.mu.Unlock()
 	s.lackHosts(e)
@@ -275,61 +281,56 @@ func errNoEgress(driver string) error {
 // leaveNetwork ends all connections of the sandbox. Its network namespace lives as long as the
 // interface is open.
 func (s *Sandbox) leaveNetwork() {
-	left := &s.engine.left
-	left.mu.Lock()
 	s.mu.Lock()
 	joined := s.network
 	s.network = nil
 	s.mu.Unlock()
-	var before Traffic
-	if joined != nil {
-		before = joined.Traffic()
-		left.add(s.namespace, before)
-	}
-	left.mu.Unlock()
 	if joined == nil {
 		return
 	}
 	_ = joined.Close()
-	last := joined.Traffic()
-	left.mu.Lock()
-	left.add(s.namespace, Traffic{last.Connections - before.Connections, last.Denials - before.Denials, last.Sent - before.Sent, last.Received - before.Received})
-	left.mu.Unlock()
+	s.countTraffic(joined)
 	s.tellDenials(joined)
 }
 
-// departed has the traffic of networks that sandboxes have left.
-type departed struct {
-	mu sync.Mutex         // also held while a sandbox leaves, so that nothing is counted twice or not at all
+// member is a sandbox in its network.
+type member struct {
+	Joined
+	counted Traffic // that is in the total of its namespace, guarded by traffic.mu
+	noticed int64   // bytes that had moved when noticeTraffic looked last, guarded by Sandbox.mu
+}
+
+// traffic has the totals of all namespaces.
+type traffic struct {
+	mu sync.Mutex         // taken after all others
 	by map[string]Traffic // by namespace, guarded by mu
 }
 
-// add counts traffic. Precondition: d.mu is held.
-func (d *departed) add(namespace string, t Traffic) {
-	if d.by == nil {
-		d.by = map[string]Traffic{}
-	}
-	t.Add(d.by[namespace])
-	d.by[namespace] = t
+// countTraffic adds what the sandbox did on the network since the last call to the total of its
+// namespace. It returns what m has counted in all.
+func (s *Sandbox) countTraffic(m *member) Traffic {
+	now := m.Traffic()
+	all := &s.engine.traffic
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	more := now.since(m.counted)
+	m.counted.Add(more)
+	more.Add(all.by[s.namespace])
+	all.by[s.namespace] = more
+	return m.counted
 }
 
 // Traffic returns what the sandboxes of each namespace that had egress did on the network, since the
 // engine exists.
 func (e *Engine) Traffic() map[string]Traffic {
-	e.left.mu.Lock()
-	defer e.left.mu.Unlock()
-	all := maps.Clone(e.left.by)
-	if all == nil {
-		all = map[string]Traffic{}
-	}
 	for _, s := range e.Sandboxes() {
 		if joined := s.joined(); joined != nil {
-			t := joined.Traffic()
-			t.Add(all[s.namespace])
-			all[s.namespace] = t
+			s.countTraffic(joined)
 		}
 	}
-	return all
+	e.traffic.mu.Lock()
+	defer e.traffic.mu.Unlock()
+	return maps.Clone(e.traffic.by)
 }
 
 // TellDenials calls Options.Denied.
@@ -341,7 +342,7 @@ func (e *Engine) TellDenials() {
 	}
 }
 
-func (s *Sandbox) tellDenials(joined Joined) {
+func (s *Sandbox) tellDenials(joined *member) {
 	if denied := s.engine.opts.Denied; denied != nil {
 		if d := joined.Denials(); len(d) > 0 {
 			denied(s.namespace, s.ID(), d)
@@ -349,7 +350,7 @@ func (s *Sandbox) tellDenials(joined Joined) {
 	}
 }
 
-func (s *Sandbox) joined() Joined {
+func (s *Sandbox) joined() *member {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.network
@@ -523,10 +524,10 @@ func (s *Sandbox) noticeTraffic() {
 	if joined == nil {
 		return
 	}
-	moved := joined.Traffic().Moved()
+	moved := s.countTraffic(joined).Moved()
 	s.mu.Lock()
-	same := moved == s.moved
-	s.moved = moved
+	same := moved == joined.noticed
+	joined.noticed = moved
 	s.mu.Unlock()
 	if same {
 		return

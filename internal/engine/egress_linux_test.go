@@ -462,12 +462,55 @@ func TestTrafficIsActivity(t *testing.T) {
 		return errors.Is(err, sandpit.ErrNotFound)
 	}
 	eventually(t, "the one without traffic has gone", func() bool { return gone(quiet) })
-	time.Sleep(2 * idle)
+	looks := net.moved.Load()
+	eventually(t, "its traffic is looked at for another idle time", func() bool { return gone(sb) || net.moved.Load() > looks+8 })
 	if gone(sb) {
 		t.Error("the one with traffic has gone, too")
 	}
 	net.busy.Store(false)
 	eventually(t, "without traffic it goes", func() bool { return gone(sb) })
+}
+
+// Traffic is counted once, whoever asks for it while a sandbox leaves its network.
+func TestTrafficIsCountedOnce(t *testing.T) {
+	srv := newSurvivor(t)
+	net := &faulty{}
+	net.busy.Store(true)
+	e := srv.open(t, func(o *engine.Options) {
+		o.Driver, o.Network = linking{bare: bare{srv.dir}, enter: func(context.Context) {}}, net
+	})
+	sb := made(t, e, sandpit.Spec{Name: "box", Egress: sandpit.Egress{Allow: []string{"a.test"}}})
+	asked, removed := make(chan struct{}), make(chan struct{})
+	var asking sync.WaitGroup
+	for range 2 {
+		asking.Go(func() {
+			for last, n := int64(0), 0; ; n++ {
+				if n == 10 {
+					asked <- struct{}{}
+				}
+				select {
+				case <-removed:
+					return
+				default:
+				}
+				now := e.Traffic()[""].Sent
+				if now < last {
+					t.Errorf("%d bytes after %d", now, last)
+				}
+				last = now
+			}
+		})
+	}
+	<-asked
+	<-asked
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+	close(removed)
+	asking.Wait()
+	if sent, counted := net.moved.Load(), e.Traffic()[""].Sent; counted != sent {
+		t.Errorf("%d bytes were sent, %d are counted", sent, counted)
+	}
 }
 
 // A tenant changes the egress of its sandboxes within its policy, whose floor is added once.

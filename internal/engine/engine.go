@@ -93,9 +93,9 @@ type Engine struct {
 	closed bool              // guarded by mu
 	spaces map[string]*space // by name, guarded by mu
 	logs   *logstore.Room    // what all logs may take
-	left   departed
-	clock  *time.Timer // of metrics, guarded by mu; nil while there is no sandbox
+	clock  *time.Timer       // of metrics, guarded by mu; nil while there is no sandbox
 
+	traffic   traffic
 	unwritten unwritten
 }
 
@@ -108,6 +108,7 @@ func New(opts Options) *Engine {
 	}
 	opts.Patience = opts.Patience.withDefaults()
 	e := &Engine{opts: opts, spaces: map[string]*space{}, logs: logstore.NewRoom(filepath.Dir(opts.Dir), opts.Logs)}
+	e.traffic.by = map[string]Traffic{}
 	e.gate.capacity = opts.Capacity
 	e.pool = newPool(e, opts.Pool)
 	e.events.observe, e.events.ledger = opts.Observe, opts.Memory

@@ -21,6 +21,8 @@ import (
 )
 
 // Sandbox is a sandbox of an engine. It implements sandpit.Sandbox.
+//
+// Its locks are taken in this order: change, one of joining and saving, mu.
 type Sandbox struct {
 	engine     *Engine
 	id         string
@@ -53,7 +55,7 @@ type Sandbox struct {
 
 	change    chan struct{} // one place: held during a change of the state
 	saving    sync.Mutex    // held while the record is written
-	joining   sync.Mutex    // held while the terms of its network change; taken after change and before Engine.left.mu and mu
+	joining   sync.Mutex    // held while the terms of its network change
 	newSecret bool          // Record.NewSecret; guarded by saving
 	noted     bool          // there may be a stopMark; guarded by saving
 	erasing   bool          // its record is being removed, and must not be written; guarded by saving
@@ -99,8 +101,7 @@ type Sandbox struct {
 	secretUses
 
 	egress  granted // what it may reach
-	network Joined  // nil: it has no interface, or none yet
-	moved   int64   // bytes that had moved when it was looked at last
+	network *member // nil: it has no interface, or none yet
 	linked  bool    // its record says that it has an interface; set by recall
 }
 
