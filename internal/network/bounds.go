@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"sync"
 	"sync/atomic"
 
@@ -120,6 +121,9 @@ func (c *counted) Read(b []byte) (int, error) {
 			return 0, over
 		}
 		c.flow.moved(int64(n), 0)
+	}
+	if err != nil && !errors.Is(err, io.EOF) && !isTimeout(err) {
+		c.flow.reset() // the origin must not take what it got for all
 	}
 	return n, err
 }

@@ -1,9 +1,12 @@
 package network
 
 import (
+	"bufio"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -38,4 +41,56 @@ func TestClose(t *testing.T) {
 	if l := in.net.Log(); len(l.Flows) == 0 || l.Flows[len(l.Flows)-1].Open {
 		t.Errorf("the log after Close: %+v", l.Flows)
 	}
+}
+
+// A connection that one end resets is reset at the other, too: nobody takes a part for all.
+func TestResets(t *testing.T) {
+	for name, first := range map[string]string{"as it is": "hello\n", "of HTTP/1.0": "GET / HTTP/1.0\r\nHost: good.test\r\n\r\n"} {
+		t.Run("by the origin "+name, func(t *testing.T) {
+			taken := make(chan struct{})
+			a := listen(t, func(c net.Conn) {
+				_, _ = bufio.NewReader(c).ReadString('\n')
+				_, _ = io.WriteString(c, "HTTP/1.0 200 OK\r\n\r\na part\n")
+				<-taken
+				_ = c.(*net.TCPConn).SetLinger(0)
+			})
+			in := join(t, sandpit.Egress{Allow: []string{at("good.test", a)}, Resolve: []string{"good.test:127.0.0.1"}})
+			c := in.must(at("good.test", a))
+			if _, err := io.WriteString(c, first); err != nil {
+				t.Fatal(err)
+			}
+			r := bufio.NewReader(c)
+			for line := ""; line != "a part\n"; {
+				var err error
+				if line, err = r.ReadString('\n'); err != nil {
+					t.Fatal(err)
+				}
+			}
+			close(taken)
+			if b, err := r.ReadByte(); err == nil || errors.Is(err, io.EOF) || isTimeout(err) {
+				t.Errorf("the sandbox reads %q, %v", b, err)
+			}
+			in.wait("the end in the log", func() bool { f := in.net.Log().Flows; return !f[len(f)-1].Open })
+			if f := in.net.Log().Flows; name == "as it is" && !strings.Contains(f[len(f)-1].Error, "reset") {
+				t.Errorf("the log says %+v", f)
+			}
+		})
+	}
+	t.Run("by the sandbox", func(t *testing.T) {
+		origin := make(chan error, 1)
+		a := listen(t, func(c net.Conn) {
+			_, err := io.Copy(c, c)
+			origin <- err
+		})
+		in := join(t, sandpit.Egress{Allow: []string{at("good.test", a)}, Resolve: []string{"good.test:127.0.0.1"}})
+		if err := roundTrip(in.must(at("good.test", a))); err != nil {
+			t.Fatal(err)
+		}
+		for _, ep := range in.stack.RegisteredEndpoints() {
+			ep.Abort()
+		}
+		if err := <-origin; err == nil {
+			t.Error("the origin sees a clean end")
+		}
+	})
 }

@@ -162,6 +162,16 @@ func (f *flow) cut(why error) {
 	}
 }
 
+// reset ends an open connection in which one side has failed. The other must not see a clean end.
+func (f *flow) reset() {
+	f.all.mu.Lock()
+	closeAll := f.close
+	f.all.mu.Unlock()
+	if closeAll != nil {
+		closeAll()
+	}
+}
+
 // wasEnded reports whether the connection was closed from outside.
 func (f *flow) wasEnded() bool {
 	f.all.mu.Lock()

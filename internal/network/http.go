@@ -99,6 +99,14 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 	}
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			defer func() {
+				if failed := recover(); failed != nil { // as ReverseProxy says that the response is not whole
+					if !r.ProtoAtLeast(1, 1) { // whose bodies end with the connection
+						d.flow.reset()
+					}
+					panic(failed)
+				}
+			}()
 			if v := n.request(d, r); !v.Allowed {
 				n.refuse(w, r, d, v)
 				return
@@ -151,6 +159,9 @@ func reasonOf(err error) string {
 	op := (*net.OpError)(nil)
 	if !errors.As(err, &op) {
 		return err.Error()
+	}
+	for inner := op; errors.As(inner.Err, &inner); {
+		op = inner
 	}
 	why := op.Err
 	if call := (*os.SyscallError)(nil); errors.As(why, &call) {

@@ -37,7 +37,7 @@ func (n *Network) serve(in *counted, out net.Conn, d *dialler) error {
 	if d.set.rules.Intercepts(d.to) {
 		return n.serveRequests(in, r, out, d)
 	}
-	down := &relay{from: out, to: in}
+	down := &relay{from: out, to: in, reset: d.flow.reset}
 	down.start()
 	kind, err := classify(r, func() { _ = in.SetReadDeadline(time.Now().Add(n.waits.hold)) })
 	_ = in.SetReadDeadline(time.Time{})
@@ -66,10 +66,16 @@ func (n *Network) serve(in *counted, out net.Conn, d *dialler) error {
 		}
 	}
 	_, err = io.Copy(out, r)
-	if !d.flow.wasEnded() { // else the origin would take a clean end for all
+	if err == nil && !d.flow.wasEnded() { // else the origin would take a clean end for all
 		closeWrite(out)
 	}
-	return errors.Join(ended(err), ended(down.wait()))
+	if failed := ended(down.wait()); failed != nil {
+		err = failed // of which the other is a consequence
+	}
+	if err = ended(err); err != nil {
+		return errors.New(reasonOf(err))
+	}
+	return nil
 }
 
 // serveRequests serves a destination of which every request is decided. Whatever can't be read
@@ -92,9 +98,10 @@ func (n *Network) serveRequests(in net.Conn, r *bufio.Reader, out net.Conn, d *d
 
 // relay copies one direction, in a goroutine of its own.
 type relay struct {
-	from net.Conn
-	to   net.Conn
-	done chan struct{}
+	from  net.Conn
+	to    net.Conn
+	reset func() // ends both: what was copied is not all
+	done  chan struct{}
 
 	mu      sync.Mutex
 	stopped bool // guarded by mu
@@ -110,7 +117,11 @@ func (r *relay) start() {
 		r.mu.Lock()
 		stopped := r.stopped
 		r.mu.Unlock()
-		if !stopped {
+		switch {
+		case stopped && isTimeout(r.err):
+		case r.err != nil:
+			r.reset()
+		default:
 			closeWrite(r.to)
 		}
 	}()
