@@ -242,7 +242,7 @@ func TestForbiddenArrows(t *testing.T) {
 // Package testkit is for tests. Only the packages of tests may import it: the suites,
 // the registry and the browser that tests run.
 func TestOnlyTestsImportTestkit(t *testing.T) {
-	suites := []string{"internal/driver/drivertest", "internal/image/imagetest", "internal/browsertest", "internal/oauth/oauthtest", "sandpittest"}
+	suites := []string{"internal/driver/drivertest", "internal/image/imagetest", "internal/browsertest", "internal/network/networktest", "internal/oauth/oauthtest", "sandpittest"}
 	for path, p := range ours(t, "linux") {
 		for _, dep := range p.Deps {
 			if to, ok := within(dep); ok && (to == "internal/testkit" || slices.Contains(suites, to)) && !slices.Contains(suites, path) {

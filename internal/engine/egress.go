@@ -92,7 +92,8 @@ type Joined interface {
 	// Denials returns the denials since the last call, as in sandpit.EgressLog.
 	Denials() []sandpit.EgressDenial
 
-	// Close ends all connections and closes the file. It is idempotent.
+	// Close ends all connections and closes the file. It is idempotent. Set and Log fail with
+	// sandpit.ErrClosed from then on.
 	Close() error
 }
 

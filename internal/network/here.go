@@ -11,6 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/authority"
 	"github.com/sandpit-dev/sandpit/internal/egress"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/upstream"
 )
 
@@ -143,10 +144,22 @@ func (h Here) Decide(t engine.Terms, destination string) (sandpit.EgressDecision
 type joined struct{ *Network }
 
 // Set changes what the sandbox may reach. See engine.Joined.
-func (j joined) Set(_ context.Context, t engine.Terms) error { return j.Network.Set(t) }
+func (j joined) Set(_ context.Context, t engine.Terms) error {
+	if j.ctx.Err() != nil {
+		return errLeft
+	}
+	return j.Network.Set(t)
+}
 
 // Log returns the last connections. See engine.Joined.
-func (j joined) Log(context.Context) (sandpit.EgressLog, error) { return j.flows.log(), nil }
+func (j joined) Log(context.Context) (sandpit.EgressLog, error) {
+	if j.ctx.Err() != nil {
+		return sandpit.EgressLog{}, errLeft
+	}
+	return j.flows.log(), nil
+}
+
+var errLeft = fault.Errorf(sandpit.ErrClosed, "the sandbox has no network any more")
 
 // Close ends the network. See engine.Joined.
 func (j joined) Close() error {

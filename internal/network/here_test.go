@@ -7,7 +7,10 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/network/networktest"
 )
+
+func TestNetworkInThisProcess(t *testing.T) { networktest.Test(t, Here{}) }
 
 // A policy that allows public addresses does not allow those of this machine, unless it names them.
 func TestOwnAddressesAreNamed(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,8 +20,8 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/engine"
-	"github.com/sandpit-dev/sandpit/internal/netaddr"
 	"github.com/sandpit-dev/sandpit/internal/network"
+	"github.com/sandpit-dev/sandpit/internal/network/networktest"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
@@ -42,31 +41,6 @@ func newHost(t *testing.T) (*Host, *testkit.Buffer) {
 	return h, log
 }
 
-// pair returns what stands for a sandbox's interface, and the sandbox's end of it.
-func pair(t *testing.T) (file *os.File, inside int) {
-	t.Helper()
-	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { unix.Close(ends[1]) })
-	return os.NewFile(uintptr(ends[0]), "interface"), ends[1]
-}
-
-func join(t *testing.T, h *Host, allow ...string) (engine.Joined, int) {
-	t.Helper()
-	file, inside := pair(t)
-	j, err := h.Join(t.Context(), file, terms(allow...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return j, inside
-}
-
-func terms(allow ...string) engine.Terms {
-	return engine.Terms{Egress: sandpit.Egress{Allow: allow}, Own: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}
-}
-
 // pid returns the process that runs, if it is another than the last one.
 func pid(t *testing.T, h *Host, last int) int {
 	t.Helper()
@@ -82,82 +56,10 @@ func pid(t *testing.T, h *Host, last int) int {
 	return now
 }
 
-// isClosed reports whether nobody has the other end of the interface any more.
-func isClosed(inside int) bool {
-	_, err := unix.Write(inside, []byte{0})
-	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ECONNRESET)
-}
-
-// query is an IPv4 datagram with a question about a name that no rule allows.
-func query() []byte {
-	dns := []byte{0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 4, 'e', 'v', 'i', 'l', 4, 't', 'e', 's', 't', 0, 0, 1, 0, 1}
-	udp := append([]byte{0x30, 0x39, 0, 53, 0, byte(8 + len(dns)), 0, 0}, dns...)
-	from, to := netaddr.Inside4().Addr().AsSlice(), netaddr.Gateway4().AsSlice()
-	ip := []byte{0x45, 0, 0, byte(20 + len(udp)), 0, 1, 0, 0, 64, 17, 0, 0}
-	ip = append(append(ip, from...), to...)
-	sum := uint32(0)
-	for i := 0; i < len(ip); i += 2 {
-		sum += uint32(ip[i])<<8 | uint32(ip[i+1])
-	}
-	for sum>>16 != 0 {
-		sum = sum&0xffff + sum>>16
-	}
-	ip[10], ip[11] = byte(^sum>>8), byte(^sum)
-	return append(ip, udp...)
-}
-
-// ask sends a question of the sandbox until it is answered.
-func ask(t *testing.T, inside int) {
-	t.Helper()
-	testkit.Until(t, "the name server answers", func() bool {
-		_, _ = unix.Write(inside, query())
-		time.Sleep(10 * time.Millisecond)
-		n, _ := unix.Read(inside, make([]byte, 2000))
-		return n > 28
-	})
-}
-
-// TestProcess drives the whole interface through the process: errors keep their kinds, and Close leaves nobody
-// with the interface.
-func TestProcess(t *testing.T) {
+// TestNetwork runs the suite of all networks through the process.
+func TestNetwork(t *testing.T) {
 	h, log := newHost(t)
-	file, inside := pair(t)
-	if _, err := h.Join(t.Context(), file, terms("a b")); !errors.Is(err, sandpit.ErrInvalid) {
-		t.Errorf("invalid terms: %v", err)
-	}
-	testkit.Until(t, "the interface is closed", func() bool { return isClosed(inside) })
-
-	j, inside := join(t, h, "good.test:80")
-	if err := j.Set(t.Context(), terms("a b")); !errors.Is(err, sandpit.ErrInvalid) {
-		t.Errorf("invalid terms: %v", err)
-	}
-	ask(t, inside)
-	l, err := j.Log(t.Context())
-	if err != nil || len(l.Denials) != 1 || l.Denials[0].Destination != "evil.test" {
-		t.Errorf("the log is %+v, %v", l, err)
-	}
-	testkit.Until(t, "the denials are counted", func() bool { return j.Traffic().Denials >= 1 })
-	told := int64(0)
-	for range 2 {
-		for _, d := range j.Denials() {
-			if told += d.Count; d.Destination != "evil.test" {
-				t.Errorf("a denial is %+v", d)
-			}
-		}
-	}
-	l, err = j.Log(t.Context())
-	if err != nil || told < 1 || told > l.Denials[0].Count {
-		t.Errorf("%d denials were told: %+v, %v", told, l, err)
-	}
-	if err := errors.Join(j.Close(), j.Close()); err != nil {
-		t.Error(err)
-	}
-	if !isClosed(inside) {
-		t.Error("the interface is open after Close")
-	}
-	if err := j.Set(t.Context(), terms()); !errors.Is(err, sandpit.ErrClosed) {
-		t.Errorf("Set after Close: %v", err)
-	}
+	networktest.Test(t, h)
 	if s := log.String(); strings.Contains(s, "ERROR") {
 		t.Error(s)
 	}
@@ -170,14 +72,14 @@ func TestProcessIsKilled(t *testing.T) {
 	var joined [boxes]engine.Joined
 	var inside [boxes]int
 	for i := range joined {
-		joined[i], inside[i] = join(t, h, "good.test")
+		joined[i], inside[i] = networktest.Join(t, h, "good.test")
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	var load sync.WaitGroup
 	for i, j := range joined {
 		load.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
-				if err := j.Set(ctx, terms(fmt.Sprintf("good%d.test", i))); err != nil && !errors.Is(err, sandpit.ErrUnavailable) {
+				if err := j.Set(ctx, networktest.Terms(fmt.Sprintf("good%d.test", i))); err != nil && !errors.Is(err, sandpit.ErrUnavailable) {
 					t.Errorf("Set: %v", err)
 				}
 				j.Traffic()
@@ -195,7 +97,7 @@ func TestProcessIsKilled(t *testing.T) {
 	stop()
 	load.Wait()
 	for i := range joined {
-		ask(t, inside[i])
+		networktest.Resolves(t, inside[i], "evil.test")
 		if _, err := joined[i].Log(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -208,13 +110,13 @@ func TestProcessIsKilled(t *testing.T) {
 // TestCountsSurvive checks that the next process counts on; network's TestBounds checks that bounds of traffic hold then.
 func TestCountsSurvive(t *testing.T) {
 	h, _ := newHost(t)
-	j, inside := join(t, h, "good.test")
+	j, inside := networktest.Join(t, h, "good.test")
 	was := pid(t, h, 0)
 	counted := engine.Traffic{Denials: 1000, Sent: 5000}
 	j.(*member).note(counts{Traffic: counted})
 	_ = unix.Kill(was, unix.SIGKILL)
 	pid(t, h, was)
-	ask(t, inside)
+	networktest.Resolves(t, inside, "evil.test")
 	testkit.Until(t, "the next process counts on", func() bool {
 		now := j.Traffic()
 		return now.Denials > counted.Denials && now.Sent >= counted.Sent
@@ -224,8 +126,8 @@ func TestCountsSurvive(t *testing.T) {
 // TestHungProcess checks that a process that does not answer is replaced, also when a sandbox only leaves.
 func TestHungProcess(t *testing.T) {
 	h, log := newHost(t)
-	left, _ := join(t, h, "good.test")
-	_, inside := join(t, h, "good.test")
+	left, _ := networktest.Join(t, h, "good.test")
+	_, inside := networktest.Join(t, h, "good.test")
 	was := pid(t, h, 0)
 	h.mu.Lock()
 	h.child.patience = 100 * time.Millisecond
@@ -237,7 +139,7 @@ func TestHungProcess(t *testing.T) {
 		t.Error(err)
 	}
 	pid(t, h, was)
-	ask(t, inside)
+	networktest.Resolves(t, inside, "evil.test")
 	if s := log.String(); !strings.Contains(s, "it did not answer for 100ms") {
 		t.Errorf("the log is %s", s)
 	}
@@ -248,13 +150,13 @@ func TestHungProcess(t *testing.T) {
 func TestProcessEndsAtOnce(t *testing.T) {
 	h, log := newHost(t)
 	h.program = "/bin/false"
-	file, inside := pair(t)
+	file, inside := networktest.Pair(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	if _, err := h.Join(ctx, file, terms("good.test")); !errors.Is(err, sandpit.ErrUnavailable) {
+	if _, err := h.Join(ctx, file, networktest.Terms("good.test")); !errors.Is(err, sandpit.ErrUnavailable) {
 		t.Errorf("Join: %v", err)
 	}
-	if !isClosed(inside) {
+	if !networktest.Closed(inside) {
 		t.Error("the interface is left open")
 	}
 	if n := strings.Count(log.String(), "ERROR"); n > 8 {
@@ -262,50 +164,69 @@ func TestProcessEndsAtOnce(t *testing.T) {
 	}
 }
 
-// TestRights checks what the process has: no capability, file, variable or memory that others can read.
-func TestRights(t *testing.T) {
-	t.Setenv("SECRET_OF_THE_SERVER", "x")
+// processDir starts a process, and returns its directory in /proc.
+func processDir(t *testing.T) string {
+	t.Helper()
 	h, _ := newHost(t)
-	join(t, h, "good.test")
-	dir := fmt.Sprintf("/proc/%d", pid(t, h, 0))
-	read := func(name string) string {
-		b, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(b)
+	networktest.Join(t, h, "good.test")
+	return fmt.Sprintf("/proc/%d", pid(t, h, 0))
+}
+
+// readIn reads a file of a process.
+func readIn(t *testing.T, dir, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
 	}
-	status := strings.Fields(read("status"))
-	after := func(word string) string { return status[slices.Index(status, word)+1] }
-	if os.Geteuid() == 0 {
-		if uid := after("Uid:"); uid != "65534" {
-			t.Errorf("it is user %s", uid)
-		}
-		if env := read("environ"); strings.Contains(env, "SECRET") || strings.Contains(env, "HOME=") {
-			t.Errorf("its environment is %q", env)
-		}
-		fds, err := os.ReadDir(filepath.Join(dir, "fd"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, fd := range fds {
-			to, _ := os.Readlink(filepath.Join(dir, "fd", fd.Name()))
-			if !slices.ContainsFunc([]string{"/dev/null", "pipe:", "socket:", "anon_inode:", "/sys/fs/cgroup/"}, func(s string) bool { return strings.HasPrefix(to, s) }) {
-				t.Errorf("it has %s", to)
-			}
-		}
-	}
+	return string(b)
+}
+
+// after returns the word after another.
+func after(text, word string) string {
+	words := strings.Fields(text)
+	return words[slices.Index(words, word)+1]
+}
+
+// TestRights checks that the process has no capability, and no memory that others can read.
+func TestRights(t *testing.T) {
+	dir := processDir(t)
+	status := readIn(t, dir, "status")
 	for _, set := range []string{"CapEff:", "CapPrm:", "CapInh:", "CapAmb:"} {
-		if caps := after(set); caps != "0000000000000000" {
+		if caps := after(status, set); caps != "0000000000000000" {
 			t.Errorf("%s %s", set, caps)
 		}
 	}
-	if after("NoNewPrivs:") != "1" {
+	if after(status, "NoNewPrivs:") != "1" {
 		t.Error("it may get privileges")
 	}
 	// The kernel gives the files of an undumpable process to root (proc_pid_mem(5)).
 	if info, err := os.Stat(filepath.Join(dir, "mem")); err != nil || info.Sys().(*syscall.Stat_t).Uid != 0 {
 		t.Errorf("its memory belongs to its user: %v", err)
+	}
+}
+
+// TestBelongings checks that the process of root's server is another user's, without a file or a variable of the
+// server.
+func TestBelongings(t *testing.T) {
+	testkit.NeedRoot(t, "to look into an undumpable process")
+	t.Setenv("SECRET_OF_THE_SERVER", "x")
+	dir := processDir(t)
+	if uid := after(readIn(t, dir, "status"), "Uid:"); uid != "65534" {
+		t.Errorf("it is user %s", uid)
+	}
+	if env := readIn(t, dir, "environ"); strings.Contains(env, "SECRET") || strings.Contains(env, "HOME=") {
+		t.Errorf("its environment is %q", env)
+	}
+	fds, err := os.ReadDir(filepath.Join(dir, "fd"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		to, _ := os.Readlink(filepath.Join(dir, "fd", fd.Name()))
+		if !slices.ContainsFunc([]string{"/dev/null", "pipe:", "socket:", "anon_inode:", "/sys/fs/cgroup/"}, func(s string) bool { return strings.HasPrefix(to, s) }) {
+			t.Errorf("it has %s", to)
+		}
 	}
 }
 
@@ -354,13 +275,13 @@ func TestCountsThatDoNotFit(t *testing.T) {
 	p := &process{joined: map[uint64]*network.Network{}}
 	const boxes = 3
 	for i := range uint64(boxes) {
-		file, inside := pair(t)
-		n, err := network.New(file, terms("good.test"), nil)
+		file, inside := networktest.Pair(t)
+		n, err := network.New(file, networktest.Terms("good.test"), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(n.Close)
-		ask(t, inside)
+		networktest.Resolves(t, inside, "evil.test")
 		p.joined[i] = n
 	}
 	told := map[uint64]bool{}
@@ -383,8 +304,8 @@ func TestCountsThatDoNotFit(t *testing.T) {
 // TestLateCounts checks that denials are not lost when nobody waits for the answer that has them.
 func TestLateCounts(t *testing.T) {
 	h, _ := newHost(t)
-	j, inside := join(t, h, "good.test")
-	ask(t, inside)
+	j, inside := networktest.Join(t, h, "good.test")
+	networktest.Resolves(t, inside, "evil.test")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	h.mu.Lock()

@@ -2,27 +2,17 @@ package apart
 
 import (
 	"log/slog"
-	"os"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/network"
+	"github.com/sandpit-dev/sandpit/internal/network/networktest"
 )
 
 // BenchmarkJoin times the parts of a create with egress that are outside the driver.
 func BenchmarkJoin(b *testing.B) {
 	e := sandpit.Egress{Allow: []string{"origin.test"}, Resolve: []string{"origin.test:127.0.0.1"}}
-	file := func() *os.File {
-		ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.Cleanup(func() { unix.Close(ends[1]) })
-		return os.NewFile(uintptr(ends[0]), "interface")
-	}
 	b.Run("rules", func(b *testing.B) {
 		here := network.Here{}
 		for b.Loop() {
@@ -40,7 +30,7 @@ func BenchmarkJoin(b *testing.B) {
 	join := func(b *testing.B, to engine.Network) {
 		for b.Loop() {
 			b.StopTimer()
-			f := file()
+			f, _ := networktest.Pair(b)
 			b.StartTimer()
 			j, err := to.Join(b.Context(), f, engine.Terms{Egress: e})
 			if err != nil {
