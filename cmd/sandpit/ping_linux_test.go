@@ -75,7 +75,9 @@ func TestPing(t *testing.T) {
 	}
 
 	groups("1 0")
-	expect("on a machine that does not ping", run("run", "--allow", "ping:good.test", "--", "true"), "ping_group_range")
+	const lacking = "allowing ping: group 0 may not send ICMP echo requests on this machine"
+	expect("on a machine that does not ping", run("run", "--allow", "ping:good.test", "--", "true"), lacking)
+	expect("the doctor there", run("doctor"), "ping: group 0 may not send ICMP echo requests on this machine: permission denied\n  fix: run 'sysctl -w net.ipv4.ping_group_range=")
 	groups("0 2147483647")
 	with := append([]string{"run", "--allow", "ping:good.test", "--allow", "other.test"}, resolve...)
 	for _, user := range []string{"root", "user"} {
@@ -89,10 +91,14 @@ func TestPing(t *testing.T) {
 	expect("without a rule", run(append(append([]string{"run", "--allow", "good.test"}, resolve...), ping("good.test", "4")...)...), refused)
 	expect("without egress", run(append([]string{"run"}, ping("127.0.0.1", "4")...)...), refused)
 
-	// The server's process of the networks is another user.
+	// The server's process of the networks is another user: the server opens its sockets.
+	groups("1 0")
 	if out, err := net.run(home, binDir(t), append([]string{"create", "--allow", "good.test", "web"}, resolve...)...); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	expect("a rule for a server that does not ping", run("network", "allow", "web", "ping:good.test"), lacking)
+	groups("0 0")
+	expect("the doctor where it does", run("doctor"), "egress, ping,")
 	c, err := client.New(client.Options{Address: "unix://" + filepath.Join(home, "server.sock")})
 	if err != nil {
 		t.Fatal(err)

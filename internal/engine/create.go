@@ -86,7 +86,6 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	defer giveBack()
 	making.enter("policy") // which looks at the sources of mounts
 	spec = t.policy.Complete(spec)
-	required := feature.Required(spec) // also what only the policy asks for
 	limits, err := policy.Resolve(spec, t.policy)
 	made := madeOf{}
 	if err == nil {
@@ -106,7 +105,7 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	}
 	making.enter("probe")
 	caps := e.opts.Driver.Probe(ctx)
-	enforce, gaps, err := caps.Negotiate(required, &limits)
+	enforce, gaps, err := caps.Negotiate(feature.Required(spec), &limits) // also what only the policy asks for
 	if err != nil {
 		return nil, err
 	}

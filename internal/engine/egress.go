@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 	"unsafe"
@@ -142,7 +141,7 @@ func (s *Sandbox) linkNetwork(ctx context.Context, e sandpit.Egress) (*os.File, 
 		return nil, errNoEgress(s.info.Driver)
 	}
 	// The engine that a sandbox is adopted from may have died while it changed this.
-	if ping := allowsPing(e); ping || s.linked {
+	if ping := feature.Pings(e); ping || s.linked {
 		if err := linker.AllowPing(ctx, ping); err != nil && (ping || !errors.Is(err, sandpit.ErrUnsupported)) {
 			return nil, err
 		}
@@ -174,11 +173,6 @@ func (s *Sandbox) join(ctx context.Context, file *os.File, e granted) error {
 		return s.closedError()
 	}
 	return nil
-}
-
-// allowsPing reports whether a rule is about ICMP echo: the sets and presets are not.
-func allowsPing(e sandpit.Egress) bool {
-	return slices.ContainsFunc(e.Allow, func(rule string) bool { return strings.HasPrefix(rule, "ping:") })
 }
 
 // link describes the interface of every sandbox with egress.
@@ -419,6 +413,9 @@ func (s *Sandbox) setEgress(ctx context.Context, edit egressEdit, p policy.Polic
 	was := s.settings().egress
 	hosts, _ := s.secretHosts(was) // those that the former policy forbids hinder no change
 	e, err := s.engine.allowEgress(edit(was), len(s.placeholders) > 0, hosts, p)
+	if err == nil && feature.Pings(e.Egress) && !feature.Pings(was.Egress) {
+		_, _, err = s.engine.opts.Driver.Probe(ctx).Negotiate([]feature.Feature{feature.Ping}, &sandpit.Limits{})
+	}
 	if err != nil {
 		s.ends()
 		return failed(err)
@@ -480,10 +477,11 @@ func (s *Sandbox) changeEgress(ctx context.Context, e granted) error {
 func (s *Sandbox) enforceEgress(ctx context.Context, was, e granted) error {
 	if joined := s.joined(); joined != nil {
 		linker, ok := s.instance.(driver.Linker)
-		changes := ok && allowsPing(e.Egress) != allowsPing(was.Egress)
+		ping, pinged := feature.Pings(e.Egress), feature.Pings(was.Egress)
+		changes := ok && ping != pinged
 		if changes {
 			// Where it can't be forbidden again, open sockets reach nothing.
-			if err := linker.AllowPing(ctx, allowsPing(e.Egress)); err != nil && (allowsPing(e.Egress) || !errors.Is(err, sandpit.ErrUnsupported)) {
+			if err := linker.AllowPing(ctx, ping); err != nil && (ping || !errors.Is(err, sandpit.ErrUnsupported)) {
 				return err
 			}
 		}
@@ -491,7 +489,7 @@ func (s *Sandbox) enforceEgress(ctx context.Context, was, e granted) error {
 		defer s.joining.Unlock()
 		err := joined.Set(ctx, s.terms(e))
 		if err != nil && changes {
-			_ = linker.AllowPing(context.WithoutCancel(ctx), allowsPing(was.Egress)) // else sockets that reach nothing
+			_ = linker.AllowPing(context.WithoutCancel(ctx), pinged) // else sockets that reach nothing
 		}
 		if err == nil {
 			s.lackHosts(e)

@@ -33,6 +33,7 @@ const (
 	WritePaths   Feature = "write-paths"   // Spec.Write
 	Pause        Feature = "pause"         // ExpiryPause, and Lifecycle.Pause
 	Egress       Feature = "egress"        // Spec.Egress
+	Ping         Feature = "ping"          // rules of Spec.Egress that allow ICMP echo
 )
 
 // Features that no Spec asks for. A sandbox without them has fewer layers of isolation, or
@@ -77,7 +78,7 @@ func Limits() []Feature {
 
 // All returns every feature.
 func All() []Feature {
-	return append(Limits(), Mounts, NestedMounts, WritePaths, Pause, Egress, Users, Seccomp, Landlock)
+	return append(Limits(), Mounts, NestedMounts, WritePaths, Pause, Egress, Ping, Users, Seccomp, Landlock)
 }
 
 // Changeable returns the limits that a [sandpit.Change] can set.
@@ -123,6 +124,7 @@ func requests(s sandpit.Spec) []request {
 		{NestedMounts, "mounting read-only inside a writable mount", slices.ContainsFunc(s.Mounts, func(m sandpit.Mount) bool { return ProtectedIn(s.Mounts, m) != "" })},
 		{WritePaths, "restricting writes", s.Write != nil},
 		{Egress, "reaching the network", s.Egress.Asked() || slices.ContainsFunc(s.Secrets, func(u sandpit.Secret) bool { return !u.Env })},
+		{Ping, "allowing ping", Pings(s.Egress)},
 		{Pause, "pausing at the end of the lifetime", s.OnExpiry == sandpit.ExpiryPause},
 	}
 }
@@ -147,6 +149,11 @@ func (f Feature) Doing() string {
 		}
 	}
 	return "using " + string(f)
+}
+
+// Pings reports whether a rule allows ICMP echo. Those of sets and presets do not.
+func Pings(e sandpit.Egress) bool {
+	return slices.ContainsFunc(e.Allow, func(rule string) bool { return strings.HasPrefix(rule, "ping:") })
 }
 
 // ProtectedIn returns the target of the outermost of the writable mounts that a read-only

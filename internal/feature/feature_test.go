@@ -38,6 +38,8 @@ func TestRequired(t *testing.T) {
 		"nothing":       {sandpit.Spec{Image: "host", OnExpiry: sandpit.ExpiryStop, ReadOnly: true}, nil},
 		"mounts":        {sandpit.Spec{Mounts: []sandpit.Mount{{Source: "/a", Target: "/b"}}}, []Feature{Mounts}},
 		"no write path": {sandpit.Spec{Write: []string{}}, []Feature{WritePaths}},
+		"egress":        {sandpit.Spec{Egress: sandpit.Egress{Allow: []string{"a.test", "udp:a.test"}, Deny: []string{"ping:a.test"}}}, []Feature{Egress}},
+		"ping":          {sandpit.Spec{Egress: sandpit.Egress{Allow: []string{"ping:a.test"}}}, []Feature{Egress, Ping}},
 		"pause":         {sandpit.Spec{OnExpiry: sandpit.ExpiryPause}, []Feature{Pause}},
 	} {
 		if diff := cmp.Diff(c.want, Required(c.spec)); diff != "" {

@@ -57,6 +57,7 @@ type Network struct {
 	flows flows
 
 	nameServer *nameServer
+	listenEcho ListenEcho
 
 	ctx  context.Context // ends with Close
 	end  context.CancelFunc
@@ -90,10 +91,10 @@ type ruleset struct {
 }
 
 // New makes the network of a sandbox whose interface is file: see driver.Linker. It takes file
-// over, also when it fails. Connections are made by way. Errors about the terms match
-// sandpit.ErrInvalid.
-func New(file *os.File, t engine.Terms, way *upstream.Way) (*Network, error) {
-	return newNetwork(file, t, way, waits{head: headTimeout, hold: holdTime})
+// over, also when it fails. Connections are made by way, and echo requests are sent with sockets of echo, or
+// if it is nil, with those of this process. Errors about the terms match sandpit.ErrInvalid.
+func New(file *os.File, t engine.Terms, way *upstream.Way, echo ListenEcho) (*Network, error) {
+	return newNetwork(file, t, way, echo, waits{head: headTimeout, hold: holdTime})
 }
 
 // waits are how long a program inside is waited for.
@@ -102,13 +103,16 @@ type waits struct {
 	hold time.Duration // for more of what may become a request or TLS, before it is passed on
 }
 
-func newNetwork(file *os.File, t engine.Terms, way *upstream.Way, w waits) (*Network, error) {
+func newNetwork(file *os.File, t engine.Terms, way *upstream.Way, echo ListenEcho, w waits) (*Network, error) {
+	if echo == nil {
+		echo = listenEcho
+	}
 	set, err := compile(t, way, nil)
 	if err != nil {
 		file.Close()
 		return nil, err
 	}
-	n := &Network{names: newNames(), refusals: rate.NewLimiter(refusalRate, refusalRate), held: semaphore.NewWeighted(maxHeld), pings: newPings(), waits: w}
+	n := &Network{names: newNames(), refusals: rate.NewLimiter(refusalRate, refusalRate), held: semaphore.NewWeighted(maxHeld), listenEcho: echo, pings: newPings(), waits: w}
 	l, err := newLink(file, func(packet []byte) bool { return fromInside(packet) && !n.ping(packet) })
 	if err != nil {
 		file.Close()
@@ -491,6 +495,8 @@ type dialler struct {
 	flow    *flow
 	network string // "tcp", "udp" or "ping"
 	proxied bool   // by requests to the proxy, of which each may have another host
+
+	listenEcho ListenEcho // of "ping"
 }
 
 // dial resolves the destination, checks its addresses, and connects to the first that answers. A name
@@ -559,7 +565,11 @@ func fromItself(conn net.Conn, a netip.Addr) bool {
 // connect connects to an address that was checked.
 func (d *dialler) connect(ctx context.Context, set *ruleset, a netip.Addr, timeout time.Duration) (net.Conn, error) {
 	if d.network == "ping" && set.direct(d.to, a) {
-		return dialEcho(a)
+		c, err := d.listenEcho(ctx, a.Is6())
+		if err != nil {
+			return nil, err
+		}
+		return &echoSocket{PacketConn: c, to: a}, nil
 	}
 	return set.connect(ctx, d.network, d.to, a, timeout)
 }

@@ -1,13 +1,11 @@
 package network
 
 import (
+	"context"
 	"encoding/binary"
-	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,7 +18,6 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/egress"
-	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/netaddr"
 )
 
@@ -31,7 +28,7 @@ import (
 // Bounds of echo requests.
 const (
 	echoIdle       = 10 * time.Second // an exchange ends this long after its last packet
-	echoRate       = 100              // requests per second of a sandbox, and at once; others are lost
+	echoRate       = 100              // requests per second of a sandbox, and at once, that are passed on; others are lost
 	maxEcho        = 2048             // bytes of data; larger ones are lost
 	maxOutstanding = 64               // requests of an exchange that are not answered; older ones are given up
 )
@@ -84,7 +81,7 @@ func (n *Network) ping(packet []byte) bool {
 	if len(message) < echoHeader || len(message) > echoHeader+maxEcho || message[0] != request || message[1] != 0 {
 		return true
 	}
-	if n.refusals.Tokens() < 1 || !n.pings.rate.Allow() {
+	if n.refusals.Tokens() < 1 { // as of other protocols: see unlessFlooded
 		n.flows.dropped()
 		return true
 	}
@@ -99,7 +96,9 @@ func (n *Network) ping(packet []byte) bool {
 			return true
 		}
 	}
-	p.send(message[6:])
+	if n.pings.rate.Allow() { // else it is lost, which is not a denial: a rule allows it
+		p.send(message[6:])
+	}
 	return true
 }
 
@@ -133,7 +132,7 @@ func (n *Network) beginPing(key echoKey) *pinger {
 		defer release()
 		defer n.names.hold(to.Host)()
 		defer p.Close()
-		dialler := &dialler{rules: &n.rules, set: set, to: to, flow: f, network: "ping"}
+		dialler := &dialler{rules: &n.rules, set: set, to: to, flow: f, network: "ping", listenEcho: n.listenEcho}
 		out, err := dialler.dial(n.ctx)
 		if err != nil {
 			f.finish(err)
@@ -234,9 +233,21 @@ func unreachable(to netip.Addr, packet []byte) []byte {
 	return append(message, packet[:min(len(packet), header.IPv6MinimumSize+echoHeader)]...)
 }
 
+// ListenEcho opens an ICMP socket for echo requests over IPv4 or IPv6, of the kind that needs no right: see the
+// socket type SOCK_DGRAM in icmp(7), and its ping_group_range.
+type ListenEcho func(ctx context.Context, ipv6 bool) (net.PacketConn, error)
+
+// listenEcho is the ListenEcho of a process whose group may open such sockets.
+func listenEcho(_ context.Context, ipv6 bool) (net.PacketConn, error) {
+	if ipv6 {
+		return icmp.ListenPacket("udp6", "::")
+	}
+	return icmp.ListenPacket("udp4", "0.0.0.0")
+}
+
 // echoSocket is an ICMP socket for one address.
 type echoSocket struct {
-	*icmp.PacketConn
+	net.PacketConn
 	to netip.Addr
 
 	mu          sync.Mutex
@@ -247,19 +258,6 @@ type echoSocket struct {
 type echoRequest struct {
 	number uint16
 	size   int
-}
-
-// dialEcho opens a socket for echo requests to an address.
-func dialEcho(to netip.Addr) (net.Conn, error) {
-	family, unspecified := "udp4", "0.0.0.0"
-	if to.Is6() {
-		family, unspecified = "udp6", "::"
-	}
-	c, err := icmp.ListenPacket(family, unspecified)
-	if err != nil {
-		return nil, err
-	}
-	return &echoSocket{PacketConn: c, to: to}, nil
 }
 
 // RemoteAddr returns the address.
@@ -327,22 +325,3 @@ func (e *echoSocket) answered(r echoRequest) bool {
 }
 
 var _ net.Conn = (*echoSocket)(nil)
-
-// refusePing refuses rules that allow ICMP echo where a process of this group can't send it.
-func refusePing(e sandpit.Egress, group int) error {
-	i := slices.IndexFunc(e.Allow, func(text string) bool { return strings.HasPrefix(text, "ping:") })
-	if i < 0 {
-		return nil
-	}
-	const file = "/proc/sys/net/ipv4/ping_group_range" // Documentation/networking/ip-sysctl.rst
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return fault.Errorf(sandpit.ErrUnsupported, "rule %q: finding out who may send ICMP echo requests: %w", fault.Clip(e.Allow[i]), err)
-	}
-	var low, high int
-	if _, err := fmt.Sscan(string(text), &low, &high); err != nil || group < low || group > high {
-		return sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "rule %q: group %d may not send ICMP echo requests on this machine", fault.Clip(e.Allow[i]), group),
-			fmt.Sprintf("run 'sysctl -w net.ipv4.ping_group_range=\"%d %d\"' as root, or omit the rule", group, group))
-	}
-	return nil
-}

@@ -1,7 +1,10 @@
 package network
 
 import (
+	"context"
 	"encoding/binary"
+	"net"
+	"net/netip"
 	"testing"
 
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -27,33 +30,38 @@ func TestEchoAnswers(t *testing.T) {
 	}
 }
 
-// A flood of echo requests makes no more exchanges than the sandbox may have connections, and is
-// dropped above the rate.
+// A flood of echo requests makes no more exchanges than the sandbox may have connections: others are denied,
+// as connections are. Requests of an exchange above the rate are lost, which is not a denial.
 func TestFloodOfEchoRequests(t *testing.T) {
 	const most = 5
-	in := join(t, sandpit.Egress{Allow: []string{"ping:192.0.2.0/24"}, Bounds: sandpit.EgressBounds{Connections: most}})
-	var release []func()
-	for range most { // whether this machine may ping or not
-		r, err := in.net.bounds.admit()
-		if err != nil {
-			t.Fatal(err)
-		}
-		release = append(release, r)
+	silent := func(ctx context.Context, _ bool) (net.PacketConn, error) { // whether this machine may ping or not
+		<-ctx.Done()
+		return nil, ctx.Err()
 	}
+	terms := granted(t, sandpit.Egress{Allow: []string{"ping:192.0.2.0/24"}, Bounds: sandpit.EgressBounds{Connections: most}})
+	in := joinAs(t, terms, nil, silent, waits{})
 	request := []byte{8, 0, 0, 0, 0, 0, 0, 0}
-	for i := range uint16(3 * echoRate) {
-		binary.BigEndian.PutUint16(request[4:], i)
-		in.raw(packet4(netaddr.Inside4().Addr(), netaddr.Inside4().Masked().Addr().Next(), header.ICMPv4ProtocolNumber, request))
+	ping := func(to netip.Addr, ident uint16) {
+		binary.BigEndian.PutUint16(request[4:], ident)
+		in.raw(packet4(netaddr.Inside4().Addr(), to, header.ICMPv4ProtocolNumber, request))
 	}
-	in.wait("all are counted", func() bool { return in.net.Traffic().Denials == 3*echoRate })
+	to := netip.MustParseAddr("192.0.2.1")
+	for range 3 * echoRate {
+		ping(to, 1)
+	}
+	ping(to.Next().Next(), 1) // after the others
+	in.wait("all have arrived", func() bool { return len(in.net.Log().Flows) == 2 })
+	if n := in.net.Traffic().Denials; n != 0 {
+		t.Errorf("%d requests that a rule allows count as denials", n)
+	}
+	for i := range uint16(3 * echoRate) {
+		ping(to, i)
+	}
+	in.wait("others are denied", func() bool { return in.net.Traffic().Denials == 3*echoRate-most+1 })
 	in.net.pings.mu.Lock()
 	live := len(in.net.pings.live)
 	in.net.pings.mu.Unlock()
-	log := in.net.Log()
-	if live != 0 || len(log.Flows) > 2*echoRate {
-		t.Errorf("%d exchanges are open, and %d are in the log", live, len(log.Flows))
-	}
-	for _, r := range release {
-		r()
+	if why := in.denied("ping:192.0.2.1"); live != most || why != errConnections.Error() {
+		t.Errorf("%d exchanges are open, and others are denied because %q", live, why)
 	}
 }

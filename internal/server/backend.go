@@ -100,10 +100,14 @@ func (b *backend) Capabilities(ctx context.Context) (v1.Capabilities, error) {
 	for _, g := range caps.Gaps {
 		out.Gaps = append(out.Gaps, v1.Gap(g))
 	}
-	if name := string(feature.Egress); !b.egress {
-		out.Features = slices.DeleteFunc(slices.Clone(features), func(f string) bool { return f == name })
+	for _, f := range [...]feature.Feature{feature.Egress, feature.Ping} {
+		if b.egress {
+			break
+		}
+		name := string(f)
+		out.Features = slices.DeleteFunc(slices.Clone(out.Features), func(f string) bool { return f == name })
 		out.Enforced[name] = false
-		if caps.Features[feature.Egress] { // else its gap is there
+		if caps.Features[f] { // else its gap is there
 			out.Gaps = append(out.Gaps, v1.Gap{What: name, Why: "this program gives sandboxes no network", Fix: "use the program sandpit as the server"})
 		}
 	}
@@ -111,7 +115,7 @@ func (b *backend) Capabilities(ctx context.Context) (v1.Capabilities, error) {
 }
 
 // features are the parts of the API, for clients of more than one version.
-var features = []string{"sandboxes", "processes", "terminals", "files", "ports", "egress", "previews", "logs", "events", "webhooks", "lifetimes", "pause", "stop", "keys", "audit", "images", "secrets"}
+var features = []string{"sandboxes", "processes", "terminals", "files", "ports", "egress", "ping", "previews", "logs", "events", "webhooks", "lifetimes", "pause", "stop", "keys", "audit", "images", "secrets"}
 
 // Images lists the images that a caller's policy names, and all to administrators. Other
 // callers are not told when an image was pulled, and whether others use it.

@@ -37,8 +37,10 @@ func TestCapabilities(t *testing.T) {
 	if len(got.Enforced) != len(feature.All()) || len(got.Changeable) != len(feature.Changeable()) {
 		t.Errorf("got %+v", got)
 	}
-	if !slices.Contains(got.Features, "egress") {
-		t.Errorf("features: %v", got.Features)
+	for _, name := range []string{"egress", "ping"} {
+		if !slices.Contains(got.Features, name) {
+			t.Errorf("features: %v", got.Features)
+		}
 	}
 }
 
@@ -53,8 +55,10 @@ func TestCapabilitiesWithoutNetwork(t *testing.T) {
 	if err := c.Call(t.Context(), "GET", "/v1/capabilities", nil, &got); err != nil {
 		t.Fatal(err)
 	}
-	gap := slices.ContainsFunc(got.Gaps, func(g v1.Gap) bool { return g.What == "egress" && g.Why != "" && g.Fix != "" })
-	if slices.Contains(got.Features, "egress") || got.Enforced["egress"] || !gap {
-		t.Errorf("got %+v", got)
+	for _, name := range []string{"egress", "ping"} {
+		gap := slices.ContainsFunc(got.Gaps, func(g v1.Gap) bool { return g.What == name && g.Why != "" && g.Fix != "" })
+		if slices.Contains(got.Features, name) || got.Enforced[name] || !gap {
+			t.Errorf("%s: %+v", name, got)
+		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/sysprog"
 )
 
@@ -27,6 +28,35 @@ const (
 	openingPing = "opening " + pingGroups
 	writingPing = "writing " + pingGroups
 )
+
+// withoutPing returns the gap of a machine where rules that allow ICMP echo can't be kept, or nil: AllowPing has to
+// work, and this process has to be able to open the sockets with which sandboxes' requests are sent on.
+func withoutPing(egress bool) *sandpit.Gap {
+	gap := func(why, fix string) *sandpit.Gap {
+		return &sandpit.Gap{What: string(feature.Ping), Why: why, Fix: fix}
+	}
+	if !egress {
+		return gap("sandboxes have no egress", "first fix egress (above)")
+	}
+	var at unix.Statfs_t
+	if err := unix.Statfs(pingGroups, &at); err != nil {
+		return gap(pingGroups+" can't be used: "+err.Error(), "use a kernel with ICMP sockets")
+	}
+	if at.Flags&unix.ST_RDONLY != 0 {
+		return gap("/proc/sys is mounted read-only, so ICMP sockets can't be opened to a sandbox", fixProcSys)
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMP)
+	if err == nil {
+		unix.Close(fd)
+		return nil
+	}
+	group := os.Getegid()
+	return gap(fmt.Sprintf("group %d may not send ICMP echo requests on this machine: %v", group, err),
+		fmt.Sprintf("run 'sysctl -w net.ipv4.ping_group_range=\"%d %d\"' as root, or omit rules with ping:", group, group))
+}
+
+// fixProcSys is what to do about a read-only /proc/sys.
+const fixProcSys = "start the container with a writable /proc/sys (--privileged), or omit rules with ping:"
 
 // AllowPing lets all groups of the sandbox, or none, open ICMP sockets. See driver.Linker.
 func (i *instance) AllowPing(ctx context.Context, allow bool) error {
@@ -65,7 +95,7 @@ func (i *instance) AllowPing(ctx context.Context, allow bool) error {
 		// The kernel wants groups of the user namespace, which has only one: both ends are that group.
 		err = sandpit.WithHint(fault.Kind{Err: err, Kind: sandpit.ErrUnsupported}, "give this user more groups in /etc/subgid")
 	case step.What == openingPing:
-		err = sandpit.WithHint(fault.Kind{Err: err, Kind: sandpit.ErrUnsupported}, "start the container with a writable /proc/sys (--privileged), or omit rules with ping:")
+		err = sandpit.WithHint(fault.Kind{Err: err, Kind: sandpit.ErrUnsupported}, fixProcSys)
 	}
 	return fmt.Errorf("changing the ping_group_range of %s: %w", i.id, err)
 }

@@ -41,6 +41,11 @@ func (d *Driver) Probe(context.Context) driver.Capabilities {
 	} else {
 		caps.Features[feature.Egress] = true
 	}
+	if g := withoutPing(caps.Features[feature.Egress]); g != nil {
+		caps.Gaps = append(caps.Gaps, *g)
+	} else {
+		caps.Features[feature.Ping] = true
+	}
 
 	// Raising the hard limit takes a capability of the host, which the guest
 	// has not.
@@ -196,9 +201,6 @@ func (d *Driver) Examine(ctx context.Context) driver.Capabilities {
 		guest = "this program itself (built without an embedded guest, so it starts more slowly)"
 	}
 	fact("guest", guest)
-	if groups, err := os.ReadFile(pingGroups); err == nil {
-		fact("ping groups", strings.Join(strings.Fields(string(groups)), " to ")) // that may ping for sandboxes
-	}
 
 	if !tellsPeers() {
 		caps.Gaps = append(caps.Gaps, sandpit.Gap{

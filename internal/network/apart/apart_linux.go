@@ -18,7 +18,7 @@ import (
 )
 
 // version changes with the protocol. The two ends differ only if the wrong program was started.
-const version = 2
+const version = 3
 
 // maxMessage bounds a message in bytes: more than the largest terms. Answers are made to fit.
 const maxMessage = 16 << 20
@@ -68,6 +68,7 @@ const (
 	opCounts op = "counts"
 	opLeave  op = "leave"
 	opRenew  op = "renew" // of the process
+	opEcho   op = "echo"  // of the process: with the answer comes a socket
 )
 
 // message is a request of the host or, with the same ID, an answer. Requests of the process have IDs of their
@@ -83,6 +84,7 @@ type message struct {
 	Terms *engine.Terms   `json:",omitempty"` // of join and set
 	Used  *engine.Traffic `json:",omitempty"` // of join: see network.Resume
 	Name  string          `json:",omitempty"` // of renew: the secret
+	IPv6  bool            `json:",omitempty"` // of echo
 
 	Failed *failure           `json:",omitempty"`
 	Gaps   []string           `json:",omitempty"` // of the answer to hello: rights that could not be dropped
@@ -192,7 +194,7 @@ func received(rights []byte) (*os.File, error) {
 		if err != nil || len(fds) == 0 {
 			continue
 		}
-		return os.NewFile(uintptr(fds[0]), "interface"), nil // rights have room for one
+		return os.NewFile(uintptr(fds[0]), "received"), nil // rights have room for one
 	}
 	return nil, nil
 }

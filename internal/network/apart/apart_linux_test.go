@@ -276,7 +276,7 @@ func TestCountsThatDoNotFit(t *testing.T) {
 	const boxes = 3
 	for i := range uint64(boxes) {
 		file, inside := networktest.Pair(t)
-		n, err := network.New(file, networktest.Terms("good.test"), nil)
+		n, err := network.New(file, networktest.Terms("good.test"), nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -40,7 +40,7 @@ type child struct {
 
 	// renew renews a secret of a sandbox, which the process has asked for.
 	renew  func(ctx context.Context, sandbox uint64, name string) error
-	places chan struct{} // of calls of renew
+	places chan struct{} // of requests of the process
 
 	patience time.Duration // answerTime, but in tests
 
@@ -69,7 +69,7 @@ func startChild(program string, way upstream.Settings, note func([]counts), rene
 		theirs.Close()
 		return nil, nil, err
 	}
-	c = &child{conn: conn.(*net.UnixConn), gone: make(chan struct{}), note: note, renew: renew, places: make(chan struct{}, maxRenewals), patience: answerTime, waiting: map[uint64]chan *message{}}
+	c = &child{conn: conn.(*net.UnixConn), gone: make(chan struct{}), note: note, renew: renew, places: make(chan struct{}, maxRenewals+maxEchoes), patience: answerTime, waiting: map[uint64]chan *message{}}
 	stderr, said, err := os.Pipe()
 	if err != nil {
 		theirs.Close()
@@ -181,9 +181,8 @@ func (c *child) ask(ctx context.Context, m *message, fd int) (*message, error) {
 	}
 }
 
-// renewFor renews a secret for the process, and answers. More than maxRenewals at once are not answered: the
-// process asks for fewer.
-func (c *child) renewFor(m *message) {
+// answer does what the process asks for, and answers. More requests at once than it may make are not answered.
+func (c *child) answer(m *message) {
 	select {
 	case c.places <- struct{}{}:
 	default:
@@ -191,27 +190,50 @@ func (c *child) renewFor(m *message) {
 	}
 	go func() {
 		defer func() { <-c.places }()
-		ctx, cancel := context.WithTimeout(context.Background(), renewTime)
-		defer cancel()
-		stop := make(chan struct{})
-		defer close(stop)
-		go func() {
-			select {
-			case <-c.gone:
-				cancel()
-			case <-stop:
-			}
-		}()
-		failed := failureOf(c.renew(ctx, m.Sandbox, m.Name))
-		body, err := encode(&message{ID: m.ID, Op: opRenew, Failed: failed})
+		fd, err := -1, error(nil)
+		if m.Op == opEcho {
+			fd, err = openEcho(m.IPv6)
+		} else {
+			err = c.renewFor(m)
+		}
+		if fd >= 0 {
+			defer unix.Close(fd)
+		}
+		body, err := encode(&message{ID: m.ID, Op: m.Op, Failed: failureOf(err)})
 		if err != nil {
 			return
 		}
 		c.sending.Lock()
 		defer c.sending.Unlock()
 		_ = c.conn.SetWriteDeadline(time.Now().Add(answerTime))
-		_ = send(c.conn, body, -1) // if that fails, the next request says so
+		_ = send(c.conn, body, fd) // if that fails, the next request says so
 	}()
+}
+
+// openEcho opens an ICMP socket for echo requests. The caller closes it.
+func openEcho(ipv6 bool) (fd int, err error) {
+	family, protocol := unix.AF_INET, unix.IPPROTO_ICMP
+	if ipv6 {
+		family, protocol = unix.AF_INET6, unix.IPPROTO_ICMPV6
+	}
+	fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
+	return fd, os.NewSyscallError("socket", err)
+}
+
+// renewFor renews a secret for the process.
+func (c *child) renewFor(m *message) error {
+	ctx, cancel := context.WithTimeout(context.Background(), renewTime)
+	defer cancel()
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		select {
+		case <-c.gone:
+			cancel()
+		case <-stop:
+		}
+	}()
+	return c.renew(ctx, m.Sandbox, m.Name)
 }
 
 // kill ends the process.
@@ -239,8 +261,8 @@ func (c *child) hear(stderr *os.File) {
 		if file != nil {
 			file.Close()
 		}
-		if m.Op == opRenew {
-			c.renewFor(m)
+		if m.Op == opRenew || m.Op == opEcho {
+			c.answer(m)
 			continue
 		}
 		if m.Op == opCounts {

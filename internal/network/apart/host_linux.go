@@ -57,11 +57,7 @@ var (
 
 // New returns a Host, which the caller closes. Connections are made by way.
 func New(log *slog.Logger, way *upstream.Way) *Host {
-	here := network.Here{Way: way}
-	if os.Geteuid() == 0 {
-		here.Group = nobody // see confine
-	}
-	return &Host{Here: here, log: log, program: "/proc/self/exe", members: map[uint64]*member{}, end: make(chan struct{})}
+	return &Host{Here: network.Here{Way: way}, log: log, program: "/proc/self/exe", members: map[uint64]*member{}, end: make(chan struct{})}
 }
 
 // Close ends the process, and with it all connections.

@@ -94,7 +94,15 @@ type process struct {
 	mu     sync.Mutex
 	joined map[uint64]*network.Network // guarded by mu
 	last   uint64                      // ID of a request, guarded by mu
-	asked  map[uint64]chan error       // by ID, guarded by mu
+	asked  map[uint64]chan answered    // by ID, guarded by mu
+
+	renewals, echoes chan struct{} // places of requests
+}
+
+// answered is the server's answer to a request.
+type answered struct {
+	file *os.File // or nil
+	err  error
 }
 
 // serve answers the server until it ends.
@@ -112,13 +120,13 @@ func serve(gaps []string) error {
 	if !ok {
 		return errors.New("the connection to the server is not a Unix socket")
 	}
-	p := &process{conn: conn, joined: map[uint64]*network.Network{}, asked: map[uint64]chan error{}}
+	p := &process{conn: conn, joined: map[uint64]*network.Network{}, asked: map[uint64]chan answered{}, renewals: make(chan struct{}, maxRenewals), echoes: make(chan struct{}, maxEchoes)}
 	for greeted := false; ; {
 		m, file, err := receive(conn)
 		if err != nil {
 			return ended(err)
 		}
-		if file != nil && m.Op != opJoin {
+		if file != nil && m.Op != opJoin && m.Op != opEcho {
 			file.Close()
 		}
 		if !greeted {
@@ -166,55 +174,94 @@ func (p *process) answer(to, m *message, err error) {
 	_ = send(p.conn, body, -1) // that it failed, receive says
 }
 
-// maxRenewals bounds the requests of a process to renew secrets that run at once.
-const maxRenewals = 64
+// Bounds of the requests of a process that run at once.
+const (
+	maxRenewals = 64
+	maxEchoes   = 16 // which take the server microseconds: others wait
+)
 
 // renewing returns the Terms.Renew of a sandbox: the server renews.
 func (p *process) renewing(sandbox uint64) func(context.Context, string) error {
 	return func(ctx context.Context, name string) error {
-		answered := make(chan error, 1)
-		p.mu.Lock()
-		if len(p.asked) >= maxRenewals {
-			p.mu.Unlock()
+		select {
+		case p.renewals <- struct{}{}:
+			defer func() { <-p.renewals }()
+		default:
 			return fault.Errorf(sandpit.ErrExhausted, "too many secrets are being renewed")
 		}
-		p.last++
-		id := p.last
-		p.asked[id] = answered
-		p.mu.Unlock()
-		defer func() {
-			p.mu.Lock()
-			delete(p.asked, id)
-			p.mu.Unlock()
-		}()
-		body, err := encode(&message{ID: id, Op: opRenew, Sandbox: sandbox, Name: name})
-		if err != nil {
-			return err
-		}
-		p.sending.Lock()
-		err = send(p.conn, body, -1)
-		p.sending.Unlock()
-		if err != nil {
-			return err
-		}
-		select {
-		case err := <-answered:
-			return err
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+		_, err := p.ask(ctx, &message{Op: opRenew, Sandbox: sandbox, Name: name})
+		return err
 	}
 }
 
-func (p *process) handle(m *message, file *os.File) {
-	if m.Op == opRenew {
-		p.mu.Lock()
-		answered := p.asked[m.ID]
-		delete(p.asked, m.ID)
-		p.mu.Unlock()
-		if answered != nil {
-			answered <- m.Failed.err()
+// listenEcho is a network.ListenEcho: the server opens the socket, by its own group.
+func (p *process) listenEcho(ctx context.Context, ipv6 bool) (net.PacketConn, error) {
+	select {
+	case p.echoes <- struct{}{}:
+		defer func() { <-p.echoes }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	file, err := p.ask(ctx, &message{Op: opEcho, IPv6: ipv6})
+	if err != nil {
+		return nil, err
+	}
+	if file == nil {
+		return nil, fault.Errorf(sandpit.ErrExhausted, "the socket did not arrive: too many open files")
+	}
+	defer file.Close()
+	return net.FilePacketConn(file)
+}
+
+// ask asks the server. The file is the caller's, or nil.
+func (p *process) ask(ctx context.Context, m *message) (*os.File, error) {
+	answer := make(chan answered, 1)
+	p.mu.Lock()
+	p.last++
+	m.ID = p.last
+	p.asked[m.ID] = answer
+	p.mu.Unlock()
+	body, err := encode(m)
+	if err == nil {
+		p.sending.Lock()
+		err = send(p.conn, body, -1)
+		p.sending.Unlock()
+	}
+	if err == nil {
+		select {
+		case a := <-answer:
+			return a.file, a.err
+		case <-ctx.Done():
+			err = context.Cause(ctx)
 		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.asked, m.ID)
+	select {
+	case a := <-answer: // meanwhile
+		_ = a.file.Close() // or there is none
+	default:
+	}
+	return nil, err
+}
+
+// answers passes on the server's answer to a request.
+func (p *process) answers(m *message, file *os.File) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	answer := p.asked[m.ID]
+	delete(p.asked, m.ID)
+	if answer == nil {
+		_ = file.Close() // or there is none
+		return
+	}
+	answer <- answered{file, m.Failed.err()} // which has room
+}
+
+func (p *process) handle(m *message, file *os.File) {
+	if m.Op == opRenew || m.Op == opEcho {
+		p.answers(m, file)
 		return
 	}
 	if m.Terms != nil {
@@ -280,7 +327,7 @@ func (p *process) join(m *message, file *os.File) error {
 		file.Close()
 		return fault.Invalidf("the sandbox joins twice, or without terms")
 	}
-	n, err := network.New(file, *m.Terms, p.way)
+	n, err := network.New(file, *m.Terms, p.way, p.listenEcho)
 	if err != nil {
 		return err
 	}
