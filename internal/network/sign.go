@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -52,8 +53,21 @@ func (n *Network) hold(r *http.Request, ss secrets, to egress.Destination, secur
 }
 
 // sign signs a request again that is signed with the placeholder of a secret for its destination.
-// If that fails, the request is denied. Precondition: the header of r is its own.
+// If that fails, the request is denied. The response does not bring back what a service echoes, such
+// as in an error about a signature: the signature, and the token of a session. Encodings and ranges
+// stay as they were asked for, because they may be signed. Precondition: the header of r is its own.
 func (p *put) sign(r *http.Request, to egress.Destination) {
+	for _, s := range p.secrets {
+		if !s.Sign || !s.hosts.Contain(to) {
+			continue
+		}
+		p.hide(s, s.signs.Secret)
+		p.hide(s, s.signs.Token)
+		p.hide(s, url.QueryEscape(s.signs.Token))
+		if isWebSocket(r.Header) {
+			r.Header.Del("Sec-Websocket-Extensions")
+		}
+	}
 	for _, s := range p.secrets {
 		if !s.Sign || s.former || !s.hosts.Contain(to) {
 			continue
@@ -86,6 +100,9 @@ func (p *put) signAgain(r *http.Request, s secret, again *sigv4.Request) (err er
 		}
 	}
 	chunks, err := again.Sign(body)
+	if err == nil {
+		p.hide(s, again.Signature())
+	}
 	if err == nil && chunks != nil {
 		r.Body = &denying{chunks.Chunks(r.Body), p, s.Name}
 	}

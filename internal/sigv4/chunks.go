@@ -18,7 +18,9 @@ const (
 	signatureLen = 64      // characters
 )
 
-// chunks reads a body whose chunks are signed, and signs them again. It is as long as before.
+// chunks reads a body whose chunks are signed, and signs them again. It is as long as before, also
+// without the signatures: so X-Amz-Decoded-Content-Length stays as the client has signed it, and the
+// service compares it with the body.
 type chunks struct {
 	s    *Signer
 	from *bufio.Reader

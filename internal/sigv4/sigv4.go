@@ -198,6 +198,9 @@ func (s *Request) Sign(body []byte) (chunks *Signer, err error) {
 	return nil, nil
 }
 
+// Signature returns the signature that the request has.
+func (s *Request) Signature() string { return s.last }
+
 // verify finds the form of the path and the hash that the client has signed. S3 signs the path as
 // it is sent; all other services encode it once more.
 func (s *Request) verify(hashes []string) (path, hash string, ok bool) {
