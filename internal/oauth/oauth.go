@@ -10,7 +10,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -60,9 +59,11 @@ func (a *App) config() *oauth2.Config {
 // bounded has requests to a provider sent by a client that waits a while, and follows no redirect: that would
 // send a token elsewhere.
 func (a *App) bounded(ctx context.Context) context.Context {
+	transport := a.Way.Transport()
+	transport.DisableKeepAlives = true
 	return context.WithValue(ctx, oauth2.HTTPClient, &http.Client{
 		Timeout:       answerTime,
-		Transport:     &http.Transport{Proxy: a.Way.For, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: a.Way.Roots()}, DisableKeepAlives: true},
+		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	})
 }

@@ -64,10 +64,10 @@ type Exporter struct {
 	dropped atomic.Uint64
 }
 
-// FromEnvironment returns an exporter configured by the variables
+// FromEnvironment returns an exporter that sends by transport, configured by the variables
 // OTEL_EXPORTER_OTLP_ENDPOINT, …_TRACES_ENDPOINT, …_HEADERS and OTEL_SERVICE_NAME, or nil
 // if no endpoint is set. It returns ErrInvalid for an endpoint that can't be used.
-func FromEnvironment(lookup func(string) (string, bool)) (*Exporter, error) {
+func FromEnvironment(lookup func(string) (string, bool), transport http.RoundTripper) (*Exporter, error) {
 	name := "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 	target, _ := lookup(name)
 	whole := target != ""
@@ -85,7 +85,7 @@ func FromEnvironment(lookup func(string) (string, bool)) (*Exporter, error) {
 		u = u.JoinPath("v1", "traces")
 	}
 	e := &Exporter{
-		url: u.String(), headers: map[string]string{}, service: "sandpit", client: &http.Client{Timeout: sendTime},
+		url: u.String(), headers: map[string]string{}, service: "sandpit", client: &http.Client{Transport: transport, Timeout: sendTime},
 		queue: make(chan *Span, maxQueue), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	if service, _ := lookup("OTEL_SERVICE_NAME"); service != "" {

@@ -30,7 +30,7 @@ func TestSpansAreSent(t *testing.T) {
 		got <- r.URL.Path + " " + r.Header.Get("Content-Type") + " " + r.Header.Get("X-Token") + " " + string(body)
 	}))
 	defer collector.Close()
-	e, err := otlp.FromEnvironment(env(map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": collector.URL + "/", "OTEL_EXPORTER_OTLP_HEADERS": "x-token=a%20b, none", "OTEL_SERVICE_NAME": "test"}))
+	e, err := otlp.FromEnvironment(env(map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": collector.URL + "/", "OTEL_EXPORTER_OTLP_HEADERS": "x-token=a%20b, none", "OTEL_SERVICE_NAME": "test"}), http.DefaultTransport)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestSpansAreSent(t *testing.T) {
 
 // A collector that is away costs the spans and nothing else.
 func TestCollectorIsAway(t *testing.T) {
-	e, err := otlp.FromEnvironment(env(map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:1/x"}))
+	e, err := otlp.FromEnvironment(env(map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:1/x"}), http.DefaultTransport)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,11 +92,11 @@ func TestCollectorIsAway(t *testing.T) {
 }
 
 func TestFromEnvironment(t *testing.T) {
-	if e, err := otlp.FromEnvironment(env(nil)); e != nil || err != nil {
+	if e, err := otlp.FromEnvironment(env(nil), http.DefaultTransport); e != nil || err != nil {
 		t.Errorf("without an endpoint: %v, %v", e, err)
 	}
 	for _, bad := range []string{"localhost:4318", "ftp://x", "http://", "::"} {
-		if _, err := otlp.FromEnvironment(env(map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": bad})); !errors.Is(err, sandpit.ErrInvalid) {
+		if _, err := otlp.FromEnvironment(env(map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": bad}), http.DefaultTransport); !errors.Is(err, sandpit.ErrInvalid) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
@@ -106,7 +106,7 @@ func FuzzTraceparent(f *testing.F) {
 	for _, s := range []string{"", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "ff-1-2-3", "----"} {
 		f.Add(s)
 	}
-	e, err := otlp.FromEnvironment(env(map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}))
+	e, err := otlp.FromEnvironment(env(map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}), http.DefaultTransport)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -38,7 +38,11 @@ func (p *Policy) Egress(e sandpit.Egress, beyond Beyond) (sandpit.Egress, error)
 	switch part {
 	case "":
 	case "egress":
-		return e, p.refuse(part, "egress", hint(p.Rules.Egress), "egress to %s is not allowed", quote(what))
+		say := hint(p.Rules.Egress)
+		if set := p.oneSet(beyond); e.Preset == sandpit.EgressRegistries && set != "" && set != what {
+			say = "write --allow " + set + " in place of --egress registries"
+		}
+		return e, p.refuse(part, "egress", say, "egress to %s is not allowed", quote(what))
 	case "dns":
 		return e, p.refuse(part, "resolve", hint(p.Rules.Resolve), "the name server %s is not allowed", quote(what))
 	default:
@@ -47,6 +51,16 @@ func (p *Policy) Egress(e sandpit.Egress, beyond Beyond) (sandpit.Egress, error)
 	own := slices.DeleteFunc(slices.Clone(e.Deny), func(rule string) bool { return slices.Contains(p.Rules.Deny, rule) })
 	e.Deny = slices.Concat(p.Rules.Deny, own) // a caller may have read them, and send them back
 	return e, nil
+}
+
+// oneSet returns a set of EgressRegistries that is allowed, or "".
+func (p *Policy) oneSet(beyond Beyond) string {
+	for _, set := range [...]string{"package-registries", "git-hosts"} {
+		if part, _, err := beyond(sandpit.Egress{Allow: []string{set}}, p.Rules.Egress, nil); err == nil && part == "" {
+			return set
+		}
+	}
+	return ""
 }
 
 // RefuseDenied refuses rules of a caller that the policy denies as a whole, which would allow nothing. Errors

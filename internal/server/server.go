@@ -95,7 +95,7 @@ type Options struct {
 	// Network gives sandboxes egress; nil: none have any.
 	Network engine.Network
 
-	// Way is how the server reaches providers of logins, and which certificates it trusts there and in
+	// Way is how the server reaches providers of logins and the collector of traces, and which certificates it trusts there and in
 	// receivers of webhooks; nil: directly.
 	Way *upstream.Way
 
@@ -361,7 +361,7 @@ func (s *server) startAPI() error {
 		domains = []string{opt.Settings.Domain}
 	}
 	var err error
-	if s.tracer, err = otlp.FromEnvironment(opt.Lookup); err != nil {
+	if s.tracer, err = otlp.FromEnvironment(opt.Lookup, opt.Way.Transport()); err != nil {
 		return err
 	}
 	ring := keyring{s.ring, s.policies}

@@ -19,7 +19,9 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/net/http/httpproxy"
 
@@ -97,6 +99,9 @@ type Way struct {
 // New checks settings. Errors match sandpit.ErrInvalid, and have no password.
 func New(s Settings) (*Way, error) {
 	w := &Way{settings: s}
+	if err := checkNoProxy(s.NoProxy); err != nil {
+		return nil, err
+	}
 	if s.Proxy != "" {
 		u, err := parseProxy(s.Proxy)
 		if err != nil {
@@ -115,6 +120,48 @@ func New(s Settings) (*Way, error) {
 		}
 	}
 	return w, nil
+}
+
+// checkNoProxy refuses what could match nothing, or something else than it says: package httpproxy reads
+// whatever it does not know as a name.
+func checkNoProxy(text string) error {
+	for entry := range strings.SplitSeq(text, ",") {
+		entry = strings.TrimSpace(entry)
+		host, port, err := net.SplitHostPort(entry)
+		if err != nil {
+			host, port = entry, "1"
+		}
+		n, err := strconv.ParseUint(port, 10, 16)
+		_, cidr := netip.ParsePrefix(entry)
+		if entry != "" && entry != "*" && cidr != nil && (err != nil || n == 0 || !canBeHost(host)) {
+			return sandpit.WithHint(fault.Invalidf("no-proxy: %q is not a host, a domain, an address or a CIDR", fault.Clip(entry)), "write entries such as .example.com, 10.0.0.0/8, host:8080 or *, separated by commas")
+		}
+	}
+	return nil
+}
+
+// canBeHost reports whether text is an address, or HOST, .HOST or *.HOST, where HOST is a name that is not
+// an address of another form, such as 10.1.
+func canBeHost(text string) bool {
+	if a, err := netip.ParseAddr(text); err == nil {
+		return a.Zone() == ""
+	}
+	if rest, ok := strings.CutPrefix(text, "*."); ok {
+		text = rest
+	} else {
+		text = strings.TrimPrefix(text, ".")
+	}
+	labels := strings.Split(strings.TrimSuffix(text, "."), ".")
+	odd := func(r rune) bool {
+		return r < utf8.RuneSelf && r != '-' && r != '_' && !('0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z')
+	}
+	for _, label := range labels {
+		if label == "" || len(label) > 63 || strings.ContainsFunc(label, odd) {
+			return false
+		}
+	}
+	last := labels[len(labels)-1]
+	return last[0] < '0' || '9' < last[0]
 }
 
 func parseProxy(text string) (*url.URL, error) {
@@ -182,6 +229,14 @@ func (w *Way) For(r *http.Request) (*url.URL, error) {
 	}
 	return w.choose(r.URL)
 }
+
+// Transport returns one for requests of this program itself, not of sandboxes: see For.
+func (w *Way) Transport() *http.Transport {
+	return &http.Transport{Proxy: w.For, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: w.Roots()}, ForceAttemptHTTP2: true, IdleConnTimeout: idleTime}
+}
+
+// idleTime is how long connections of Transport are kept.
+const idleTime = 90 * time.Second
 
 // answerTime bounds how long a proxy may take, in which it connects to its own destination.
 const answerTime = 20 * time.Second

@@ -3,9 +3,11 @@ package upstream_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -57,6 +59,27 @@ func TestBadProxy(t *testing.T) {
 		_, err := upstream.New(upstream.Settings{Proxy: text})
 		if !errors.Is(err, sandpit.ErrInvalid) || sandpit.Hint(err) == "" || strings.Contains(err.Error()+sandpit.Hint(err), "hush") {
 			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// TestBadNoProxy checks that what can't be a host, a domain, an address or a CIDR is refused by name, and that
+// all else is taken.
+func TestBadNoProxy(t *testing.T) {
+	for _, good := range []string{
+		"", "*", "localhost", "a.test,.b.test, *.c.test ,", "a.test:8080", ".b.test:443", "10.0.0.0/8,fd00::/8", "10.0.0.1", "10.0.0.1:80", "::1", "[fd00::1]:80", "x_y.test", "bücher.test", "a.test.", "3com.test",
+	} {
+		if _, err := upstream.New(upstream.Settings{NoProxy: good}); err != nil {
+			t.Errorf("%q: %v", good, err)
+		}
+	}
+	for _, bad := range []string{
+		"http://a.test", "a.test b.test", "a.test;b.test", "a..test", ".", "*.", "*a.test", "a.*.test", "10.0.0.0/33", "10.0.0.0/8:80", "10.0.0", "10.0.0.256", "10.*", "a.test:", "a.test:0", "a.test:99999", "a.test:http",
+		":80", "[fd00::1]", "fe80::1%eth0", "a/b", "user@a.test", "~/x",
+	} {
+		_, err := upstream.New(upstream.Settings{NoProxy: "good.test," + bad})
+		if !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(fmt.Sprint(err), strconv.Quote(bad)) || sandpit.Hint(err) == "" {
+			t.Errorf("%q: %v", bad, err)
 		}
 	}
 }

@@ -100,6 +100,15 @@ func TestEgressIsBounded(t *testing.T) {
 			t.Errorf("%s: %+v: got %v by %q, want %s", tt.text, tt.asked, err, policy.Rule(err), tt.rule)
 		}
 	}
+	// Where a part of a preset is allowed, the hint says which.
+	for text, hint := range map[string]string{
+		"egress: [package-registries]": "--allow package-registries in place", "egress: [git-hosts, example.com]": "--allow git-hosts in place", "egress: [example.com]": "the policy allows example.com", "egress: []": "ask the operator",
+	} {
+		p := named(t, text)
+		if _, err := p.Egress(preset("registries"), egress.Beyond); !errors.Is(err, sandpit.ErrForbidden) || !strings.Contains(sandpit.Hint(err), hint) {
+			t.Errorf("%s: %v, %s", text, err, sandpit.Hint(err))
+		}
+	}
 	// The owner of the machine may ask for everything that makes sense.
 	owner := policy.Default()
 	if _, err := owner.Egress(sandpit.Egress{Preset: "all", Allow: []string{"127.0.0.1"}, Resolve: []string{"a.example:127.0.0.1"}, DNS: []string{"127.0.0.1:53"}}, egress.Beyond); err != nil {
