@@ -22,6 +22,7 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/intercept"
 	"github.com/sandpit-dev/sandpit/internal/netaddr"
 )
 
@@ -29,7 +30,7 @@ import (
 func TestLongRequestHeads(t *testing.T) {
 	a := serveHTTP(t, func(http.ResponseWriter, *http.Request) {})
 	in := join(t, good(sandpit.EgressBounds{}))
-	for size, allowed := range map[int]bool{maxHead / 2: true, 2 * maxHead: false} {
+	for size, allowed := range map[int]bool{intercept.MaxHead / 2: true, 2 * intercept.MaxHead: false} {
 		head := "GET / HTTP/1.1\r\nHost: good.test\r\n" + strings.Repeat("A: b\r\n", size/len("A: b\r\n")) + "\r\n"
 		if got := request(t, in.must(at("good.test", a)), head); (got == http.StatusOK) != allowed {
 			t.Errorf("a head of %d bytes is answered with %d", size, got)
@@ -46,7 +47,7 @@ func TestLongResponseHeads(t *testing.T) {
 		}
 	})
 	in := join(t, good(sandpit.EgressBounds{}))
-	for bytes, want := range map[int]int{maxResponseHead / 2: http.StatusOK, 2 * maxResponseHead: http.StatusBadGateway} {
+	for bytes, want := range map[int]int{intercept.MaxResponseHead / 2: http.StatusOK, 2 * intercept.MaxResponseHead: http.StatusBadGateway} {
 		size.Store(int64(bytes))
 		if got := request(t, in.must(at("good.test", a)), "GET / HTTP/1.1\r\nHost: good.test\r\n\r\n"); got != want {
 			t.Errorf("a head of %d bytes gives %d, not %d", bytes, got, want)
@@ -94,7 +95,7 @@ func TestUnreadStreams(t *testing.T) {
 		last = sent.Load()
 		return last == was && last > 0
 	})
-	if most := int64(maxUnreadInAll + streams*(128<<10)); last > most { // some of a stream is on its way
+	if most := int64(intercept.MaxUnread + streams*(128<<10)); last > most { // some of a stream is on its way
 		t.Errorf("%d bytes were sent that nobody has read; at most %d are held", last, most)
 	}
 	_ = c.NetConn().Close()

@@ -25,7 +25,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -41,7 +40,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/egress"
 	"github.com/sandpit-dev/sandpit/internal/engine"
-	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/intercept"
 	"github.com/sandpit-dev/sandpit/internal/netaddr"
 	"github.com/sandpit-dev/sandpit/internal/upstream"
 )
@@ -66,8 +65,8 @@ type Network struct {
 	rules  atomic.Pointer[ruleset]
 	bounds bounds
 
-	refusals *rate.Limiter       // see unlessFlooded
-	held     *semaphore.Weighted // bytes: see maxHeld
+	refusals *rate.Limiter // see unlessFlooded
+	requests *intercept.Server
 	waits    waits
 	pings    pings
 
@@ -84,10 +83,7 @@ type ruleset struct {
 	resolver *resolver
 	way      *upstream.Way
 
-	// Of TLS that ends here. interception is nil if none does.
-	interception *interception
-	secrets      secrets
-	renew        func(ctx context.Context, name string) error // Terms.Renew
+	requests *intercept.Terms
 }
 
 // New makes the network of a sandbox whose interface is file: see driver.Linker. It takes file
@@ -112,7 +108,7 @@ func newNetwork(file *os.File, t engine.Terms, way *upstream.Way, echo ListenEch
 		file.Close()
 		return nil, err
 	}
-	n := &Network{names: newNames(), refusals: rate.NewLimiter(refusalRate, refusalRate), held: semaphore.NewWeighted(maxHeld), listenEcho: echo, pings: newPings(), waits: w}
+	n := &Network{names: newNames(), refusals: rate.NewLimiter(refusalRate, refusalRate), listenEcho: echo, pings: newPings(), waits: w}
 	l, err := newLink(file, func(packet []byte) bool { return fromInside(packet) && !n.ping(packet) })
 	if err != nil {
 		file.Close()
@@ -121,6 +117,7 @@ func newNetwork(file *os.File, t engine.Terms, way *upstream.Way, echo ListenEch
 	n.link = l
 	n.nameServer = newNameServer(n)
 	n.ctx, n.end = context.WithCancel(context.Background())
+	n.requests = intercept.NewServer(n.ctx, func() *intercept.Terms { return n.rules.Load().requests }, w.head, n.start)
 	set.resolver.ctx = n.ctx
 	n.rules.Store(set)
 	n.bounds.set(t.Egress.Bounds)
@@ -138,19 +135,12 @@ func newNetwork(file *os.File, t engine.Terms, way *upstream.Way, echo ListenEch
 	return n, nil
 }
 
-// compile compiles terms. What was intercepted with before is used again, if it fits.
-func compile(t engine.Terms, way *upstream.Way, was *interception) (*ruleset, error) {
+// compile compiles terms, which replace those of before, if any.
+func compile(t engine.Terms, way *upstream.Way, was *intercept.Terms) (*ruleset, error) {
 	e := t.Egress
 	rules, err := egress.Compile(e)
 	if err != nil {
 		return nil, err
-	}
-	if rule := rules.AboutRequests(); rule != "" && t.CA == nil {
-		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "rule %q is about requests, and TLS of this sandbox is not intercepted", fault.Clip(rule)),
-			"create the sandbox with such a rule: its programs have to trust certificates that are made for it")
-	}
-	if len(t.Secrets) > 0 && t.CA == nil {
-		return nil, fault.Errorf(sandpit.ErrUnsupported, "secret %q can't be put into requests: TLS of this sandbox is not intercepted", t.Secrets[0].Name)
 	}
 	servers, err := egress.Servers(e.DNS)
 	if err != nil {
@@ -159,14 +149,8 @@ func compile(t engine.Terms, way *upstream.Way, was *interception) (*ruleset, er
 	if len(servers) == 0 {
 		servers = way.Settings().DNS
 	}
-	set := &ruleset{egress: e, rules: rules, resolver: newResolver(t, rules, servers), way: way, renew: t.Renew}
-	if set.secrets, err = compileSecrets(t.Secrets); err != nil {
-		return nil, err
-	}
-	if t.CA != nil {
-		set.interception, err = newInterception(t, way, was)
-	}
-	return set, err
+	requests, err := intercept.Compile(t, rules, way.Roots(), was)
+	return &ruleset{egress: e, rules: rules, resolver: newResolver(t, rules, servers), way: way, requests: requests}, err
 }
 
 // quiet keeps the stack, which logs packets that it does not like, from writing to stderr.
@@ -247,22 +231,20 @@ func tcpipAddr(a netip.Addr) tcpip.Address { return tcpip.AddrFromSlice(a.AsSlic
 // Errors match sandpit.ErrInvalid.
 func (n *Network) Set(t engine.Terms) error {
 	now := n.rules.Load()
-	set, err := compile(t, now.way, now.interception)
+	set, err := compile(t, now.way, now.requests)
 	if err != nil {
 		return err
 	}
 	set.resolver.ctx = n.ctx
-	if set.interception != nil {
-		set.secrets = set.secrets.with(n.rules.Load().secrets)
-	}
 	was := n.rules.Swap(set)
 	n.bounds.set(t.Egress.Bounds)
 	n.flows.end(func(f *flow) error {
+		replaced := was.requests.Changed(set.requests, f.to)
 		switch {
 		case !was.rules.Intercepts(f.to) && set.rules.Intercepts(f.to):
 			return errors.New("requests to " + f.to.String() + " are now decided one by one")
-		case f.switched && was.secrets.changed(set.secrets, f.to):
-			return errSecretChanged
+		case f.switched && replaced != nil:
+			return replaced
 		}
 		return set.allows(f)
 	})
@@ -290,9 +272,6 @@ func (s *ruleset) allows(f *flow) error {
 func (n *Network) open(f *flow, closeAll func()) bool {
 	return f.open(closeAll, func() error { return n.rules.Load().allows(f) })
 }
-
-// errSecretChanged is why a WebSocket ends.
-var errSecretChanged = errors.New("a secret for its destination was replaced or removed")
 
 // Log returns the last connections and denials.
 func (n *Network) Log() sandpit.EgressLog { return n.flows.log() }

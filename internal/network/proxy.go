@@ -14,13 +14,13 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/egress"
+	"github.com/sandpit-dev/sandpit/internal/intercept"
 	"github.com/sandpit-dev/sandpit/internal/netaddr"
 )
 
 const (
-	proxyPort    = 3128             // the usual one of HTTP proxies
-	proxyHead    = 64 << 10         // bytes of a request to the proxy
-	proxyTimeout = 30 * time.Second // for it
+	proxyPort   = 3128             // the usual one of HTTP proxies
+	headTimeout = 30 * time.Second // for a request's header, from its first bytes
 )
 
 // isProxy reports whether an address is that of the HTTP proxy inside, for programs that have to
@@ -43,9 +43,9 @@ func (n *Network) forwardProxy(r *tcp.ForwarderRequest) {
 		return
 	}
 	defer drain(ep)
-	_ = conn.SetReadDeadline(time.Now().Add(proxyTimeout))
+	_ = conn.SetReadDeadline(time.Now().Add(headTimeout))
 	var read bytes.Buffer
-	head := bufio.NewReader(io.TeeReader(io.LimitReader(conn, proxyHead), &read))
+	head := bufio.NewReader(io.TeeReader(io.LimitReader(conn, intercept.MaxHead), &read))
 	req, err := http.ReadRequest(head)
 	if err != nil {
 		refuseProxy(conn, http.StatusBadRequest, "this is not a request to a proxy")
@@ -75,7 +75,7 @@ func (n *Network) forwardProxy(r *tcp.ForwarderRequest) {
 	out, err := dialler.dial(n.ctx)
 	if err != nil {
 		f.finish(err)
-		refuseProxy(conn, http.StatusBadGateway, reasonOf(err))
+		refuseProxy(conn, http.StatusBadGateway, intercept.Reason(err))
 		return
 	}
 	if !n.open(f, func() { ep.Abort(); abort(out) }) {

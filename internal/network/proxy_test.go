@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/intercept"
 	"github.com/sandpit-dev/sandpit/internal/netaddr"
 )
 
@@ -75,7 +76,7 @@ func TestProxy(t *testing.T) {
 		"CONNECT http://" + good + "/ HTTP/1.1\r\nHost: x\r\n\r\n", "CONNECT 198.19.99.99:80 HTTP/1.1\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: " + good + "\r\n\r\n", "GET https://" + good + "/ HTTP/1.1\r\nHost: x\r\n\r\n", "GET http://u@" + good + "/ HTTP/1.1\r\nHost: x\r\n\r\n",
 		"GET http://169.254.169.254/ HTTP/1.1\r\nHost: " + good + "\r\n\r\n", "GET http://good.test:1x/ HTTP/1.1\r\nHost: x\r\n\r\n", "\x16\x03\x01\r\n\r\n", "\r\n",
-		"GET http://" + good + "/ HTTP/1.1\r\nX: " + strings.Repeat("x", proxyHead) + "\r\n\r\n",
+		"GET http://" + good + "/ HTTP/1.1\r\nX: " + strings.Repeat("x", intercept.MaxHead) + "\r\n\r\n",
 	} {
 		c := in.must(proxy)
 		go func() { _, _ = io.WriteString(c, head); _ = c.CloseWrite() }()

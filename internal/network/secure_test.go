@@ -288,7 +288,7 @@ func TestSecretsArePutIn(t *testing.T) {
 			t.Errorf("the body is %d bytes: %s", got.ContentLength, body)
 		}
 		// A large body is a stream.
-		large := strings.Repeat("x", substituteSize-3)
+		large := strings.Repeat("x", 16<<10-3) // no multiple of what is read at once
 		if status, text = do(t, c, "PUT", o.url("/"), strings.NewReader(strings.Repeat(large+placeholder, 40))); status != 200 || body != strings.Repeat(large+value, 40) {
 			t.Errorf("a large body: %d %s, %d bytes", status, text, len(body))
 		}
@@ -319,7 +319,7 @@ func TestMisplacedPlaceholders(t *testing.T) {
 			"query":      {"/?" + otherHolder, nil, nil},
 			"path":       {"/" + otherHolder, nil, nil},
 			"body":       {"/", strings.NewReader("a" + otherHolder), nil},
-			"large body": {"/", strings.NewReader(strings.Repeat("x", 2*maxWholeBody) + otherHolder), nil},
+			"large body": {"/", strings.NewReader(strings.Repeat("x", 1<<20) + otherHolder), nil},
 			"stream":     {"/", io.MultiReader(strings.NewReader(otherHolder[:5]), strings.NewReader(otherHolder[5:])), nil},
 		} {
 			if status, text := do(t, c, "POST", o.url(r.path), r.body, r.header...); status != http.StatusForbidden || !strings.Contains(text, `secret "its"`) {
@@ -721,16 +721,5 @@ func TestFormerSecrets(t *testing.T) {
 		if _, text := do(t, b.client("good.test", o.port, false), "GET", o.url("/stored"), nil); text != placeholder[:len(value)] {
 			t.Errorf("%s: the former value: %q", name, text)
 		}
-	}
-	var ss secrets
-	for i := range 3 * maxFormer {
-		next, err := compileSecrets([]engine.Secret{{Name: "a", Placeholder: placeholder, Value: fmt.Append(nil, i), Hosts: []string{"good.test"}}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ss = next.with(ss)
-	}
-	if len(ss) != 1+maxFormer || string(ss[1].Value) != fmt.Sprint(3*maxFormer-2) {
-		t.Errorf("%d are kept, the latest is %s", len(ss), ss[1].Value)
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/egress"
+	"github.com/sandpit-dev/sandpit/internal/intercept"
 )
 
 // peekSize is how much of what a client sends first is looked at: more than a TLS ClientHello
@@ -57,8 +58,8 @@ func (n *Network) serve(in *counted, out net.Conn, d *dialler) error {
 			d.flow.decide(sandpit.EgressDecision{Why: why})
 			return nil
 		}
-		if d.set.secrets.about(d.to) && down.stop() {
-			return n.serveHTTP(in, r, out, d, d.set.interception)
+		if d.set.requests.About(d.to) && down.stop() {
+			return n.serveHTTP(in, r, out, d, d.set.requests.TLS)
 		}
 	case kindHTTP:
 		if down.stop() { // else the origin has spoken first, which none does in HTTP
@@ -73,14 +74,14 @@ func (n *Network) serve(in *counted, out net.Conn, d *dialler) error {
 		err = failed // of which the other is a consequence
 	}
 	if err = ended(err); err != nil {
-		return errors.New(reasonOf(err))
+		return errors.New(intercept.Reason(err))
 	}
 	return nil
 }
 
 // serveRequests serves a destination of which every request is decided. Whatever can't be read
 // as such is refused.
-func (n *Network) serveRequests(in net.Conn, r *bufio.Reader, out net.Conn, d *dialler) error {
+func (n *Network) serveRequests(in intercept.Conn, r *bufio.Reader, out net.Conn, d *dialler) error {
 	kind, err := classify(r, func() {})
 	if err != nil {
 		return ended(err)
@@ -93,7 +94,7 @@ func (n *Network) serveRequests(in net.Conn, r *bufio.Reader, out net.Conn, d *d
 		d.flow.decide(sandpit.EgressDecision{Why: why})
 		return nil
 	}
-	return n.serveHTTP(in, r, out, d, d.set.interception)
+	return n.serveHTTP(in, r, out, d, d.set.requests.TLS)
 }
 
 // relay copies one direction, in a goroutine of its own.

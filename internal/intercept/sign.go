@@ -1,4 +1,4 @@
-package network
+package intercept
 
 import (
 	"bytes"
@@ -26,19 +26,19 @@ const (
 
 // hold waits until a request may hold what it has to, at most. The caller calls release when it
 // has ended.
-func (n *Network) hold(r *http.Request, ss secrets, to egress.Destination, secure bool) (release func(), err error) {
+func (s *Server) hold(r *http.Request, ss secrets, to egress.Destination, secure bool) (release func(), err error) {
 	weight := int64(0)
 	if size := r.ContentLength; 0 < size && size <= maxWholeBody {
 		for _, of := range [...]func(s secret) bool{
-			func(s secret) bool { return s.Renewable && s.hosts.Contain(to) },                       // it may be sent again
-			func(s secret) bool { return !s.former && (s.Body || !secure || !s.hosts.Contain(to)) }, // it is looked through
+			func(x secret) bool { return x.Renewable && x.hosts.Contain(to) },                       // it may be sent again
+			func(x secret) bool { return !x.former && (x.Body || !secure || !x.hosts.Contain(to)) }, // it is looked through
 		} {
 			if slices.ContainsFunc(ss, of) {
 				weight += size
 			}
 		}
 	}
-	if slices.ContainsFunc(ss, func(s secret) bool { return s.Sign && s.hosts.Contain(to) }) {
+	if slices.ContainsFunc(ss, func(x secret) bool { return x.Sign && x.hosts.Contain(to) }) {
 		switch hash := r.Header.Get(sigv4.HashHeader); {
 		case hash == "" && r.ContentLength <= maxSignedBody:
 			weight += max(r.ContentLength, 0)
@@ -46,10 +46,10 @@ func (n *Network) hold(r *http.Request, ss secrets, to egress.Destination, secur
 			weight += sigv4.MaxChunk
 		}
 	}
-	if err := n.held.Acquire(r.Context(), weight); err != nil {
+	if err := s.held.Acquire(r.Context(), weight); err != nil {
 		return nil, err
 	}
-	return func() { n.held.Release(weight) }, nil
+	return func() { s.held.Release(weight) }, nil
 }
 
 // sign signs a request again that is signed with the placeholder of a secret for its destination.

@@ -1,4 +1,4 @@
-package network
+package intercept
 
 import (
 	"bufio"
@@ -23,18 +23,45 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/egress"
 )
 
+// Bounds of a connection, in bytes.
 const (
-	maxHead         = 64 << 10         // bytes of a request's header; parsed, it takes several times as much
-	maxResponseHead = 256 << 10        // bytes of a response's header
-	headTimeout     = 30 * time.Second // for a request's header, from its first bytes
-	idleTimeout     = 5 * time.Minute  // between requests
+	MaxHead         = 64 << 10  // of a request's header; parsed, it takes several times as much
+	MaxResponseHead = 256 << 10 // of a response's header
+	MaxUnread       = 1 << 20   // of all responses over HTTP/2 that the sandbox has not read
 )
 
-// serveHTTP passes requests on one by one. Each is read whole and written anew, so that nobody
+const idleTimeout = 5 * time.Minute // between requests
+
+// Conn is a connection of a sandbox.
+type Conn interface {
+	net.Conn
+	CloseWrite() error // ends the sending direction
+}
+
+// Connection says what the requests of a connection are for. No field but TLS is nil.
+type Connection struct {
+	To      egress.Destination
+	TLS     *TLS // Terms.TLS where both sides speak it; nil: neither does
+	Proxied bool // each request may be for another host, so one is served
+
+	// Dial makes another connection to To, which ends with requests, at the latest.
+	Dial func(ctx, requests context.Context) (net.Conn, error)
+
+	// Denied notes a request that is not allowed. It returns what the sandbox is told.
+	Denied func(sandpit.EgressDecision) sandpit.EgressDecision
+
+	// Switched notes that no more requests follow, but another protocol.
+	Switched func()
+
+	// Reset ends the connection, so that the sandbox does not take what it got for all.
+	Reset func()
+}
+
+// Serve passes requests on one by one. Each is read whole and written anew, so that nobody
 // reads another Host in it than was checked here. The connection to the origin that was made
-// already serves the first request. With i, both sides speak TLS, which ends here.
-func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *dialler, i *interception) error {
-	requests, end := context.WithCancel(n.ctx)
+// already, out, serves the first request. What was read ahead of in is in r.
+func (s *Server) Serve(in Conn, r *bufio.Reader, out net.Conn, c Connection) error {
+	requests, end := context.WithCancel(s.ctx)
 	defer end()
 	first := make(chan net.Conn, 1)
 	first <- out
@@ -44,7 +71,7 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 			case conn := <-first:
 				return conn, nil
 			default:
-				return n.dialMore(ctx, requests, d)
+				return c.Dial(ctx, requests)
 			}
 		},
 		DisableCompression: true, // the client asks for it itself
@@ -52,13 +79,13 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 		Protocols:          new(http.Protocols),
 		// There is no ResponseHeaderTimeout: some answers take many minutes, and the
 		// connection counts as the sandbox's for as long as it waits.
-		MaxResponseHeaderBytes: maxResponseHead,
+		MaxResponseHeaderBytes: MaxResponseHead,
 	}
 	transport.Protocols.SetHTTP1(true)
 	scheme := "http"
-	if i != nil {
+	if c.TLS != nil {
 		scheme = "https"
-		i.transport(transport, d)
+		c.TLS.transport(transport, c.To.Host)
 	}
 	defer transport.CloseIdleConnections()
 	proxy := &httputil.ReverseProxy{
@@ -69,13 +96,13 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			p := putOf(r)
 			if v := p.denied(); v != nil {
-				n.refuse(w, r, d, *v)
+				refuse(w, r, c, *v)
 				return
 			}
 			if errors.Is(err, errAgain) {
 				return
 			}
-			http.Error(w, "sandpit: the origin failed: "+p.hideText(reasonOf(err)), http.StatusBadGateway)
+			http.Error(w, "sandpit: the origin failed: "+p.hideText(Reason(err)), http.StatusBadGateway)
 		},
 		ModifyResponse: func(r *http.Response) error {
 			p := putOf(r.Request)
@@ -84,13 +111,13 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 			}
 			p.hideResponse(r)
 			if r.StatusCode == http.StatusSwitchingProtocols {
-				d.flow.switchProtocol()
-				if p.secrets.changed(n.rules.Load().secrets, d.to) { // before Set could see the flow
-					return errSecretChanged
+				c.Switched()
+				if p.secrets.changed(s.terms().secrets, c.To) { // before the change could end the connection
+					return ErrSecretChanged
 				}
 				p.messages(r, func(error) {
 					if v := p.denied(); v != nil {
-						n.noteDenied(d, *v)
+						c.Denied(*v)
 					}
 				})
 			}
@@ -102,49 +129,49 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 			defer func() {
 				if failed := recover(); failed != nil { // as ReverseProxy says that the response is not whole
 					if !r.ProtoAtLeast(1, 1) { // whose bodies end with the connection
-						d.flow.reset()
+						c.Reset()
 					}
 					panic(failed)
 				}
 			}()
-			if v := n.request(d, r); !v.Allowed {
-				n.refuse(w, r, d, v)
+			if v := s.terms().request(c.To, r); !v.Allowed {
+				refuse(w, r, c, v)
 				return
 			}
-			set := n.rules.Load()
-			release, err := n.hold(r, set.secrets, d.to, i != nil)
+			terms := s.terms()
+			release, err := s.hold(r, terms.secrets, c.To, c.TLS != nil)
 			if err != nil {
 				return // its client is gone
 			}
 			defer release()
-			tries := n.newAttempts(r, set, d.to, i != nil)
-			for more := true; more; set, more = n.rules.Load(), tries.more {
+			tries := s.newAttempts(r, terms, c.To, c.TLS != nil)
+			for more := true; more; terms, more = s.terms(), tries.more {
 				tries.more = false
-				r, p := set.secrets.put(tries.next(r), d.to, i != nil)
-				p.tries, p.current = tries, func() secrets { return n.rules.Load().secrets }
-				if i != nil && p.denied() == nil {
-					p.sign(r, d.to)
+				r, p := terms.secrets.put(tries.next(r), c.To, c.TLS != nil)
+				p.tries, p.current = tries, func() secrets { return s.terms().secrets }
+				if c.TLS != nil && p.denied() == nil {
+					p.sign(r, c.To)
 				}
 				if v := p.denied(); v != nil {
-					n.refuse(w, r, d, *v)
+					refuse(w, r, c, *v)
 					return
 				}
 				proxy.ServeHTTP(hidingWriter{w, p}, r)
 			}
 		}),
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams}, Protocols: new(http.Protocols),
-		MaxHeaderBytes: maxHead, IdleTimeout: idleTimeout, ReadHeaderTimeout: n.waits.head,
+		MaxHeaderBytes: MaxHead, IdleTimeout: idleTimeout, ReadHeaderTimeout: s.head,
 		ErrorLog:    log.New(io.Discard, "", 0),
-		BaseContext: func(net.Listener) context.Context { return n.ctx },
+		BaseContext: func(net.Listener) context.Context { return s.ctx },
 	}
-	server.SetKeepAlivesEnabled(!d.proxied)
+	server.SetKeepAlivesEnabled(!c.Proxied)
 	server.Protocols.SetHTTP1(true)
 	var inside *tls.Config
-	if i != nil {
+	if c.TLS != nil {
 		server.Protocols.SetHTTP2(true)
-		inside = i.inside(d.to.Host)
+		inside = c.TLS.inside(c.To.Host)
 	}
-	l := newOneConn(&bufferedConn{Conn: in, r: r}, inside)
+	l := newOneConn(&bufferedConn{in, r}, inside)
 	err := server.Serve(l)
 	<-l.served // also of a connection that was taken over
 	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
@@ -153,9 +180,9 @@ func (n *Network) serveHTTP(in net.Conn, r *bufio.Reader, out net.Conn, d *diall
 	return err
 }
 
-// reasonOf returns why a connection failed, without the addresses of this machine and its networks, which
+// Reason returns why a connection failed, without the addresses of this machine and its networks, which
 // are not the sandbox's business.
-func reasonOf(err error) string {
+func Reason(err error) string {
 	op := (*net.OpError)(nil)
 	if !errors.As(err, &op) {
 		return err.Error()
@@ -202,38 +229,72 @@ func offersHTTP(upgrade string) bool {
 	})
 }
 
-// request decides about a request over HTTP.
-func (n *Network) request(d *dialler, r *http.Request) sandpit.EgressDecision {
+// request decides about a request over HTTP to a destination.
+func (t *Terms) request(to egress.Destination, r *http.Request) sandpit.EgressDecision {
 	deny := func(format string, args ...any) sandpit.EgressDecision {
 		return sandpit.EgressDecision{Why: fmt.Sprintf(format, args...)}
 	}
 	if r.Method == http.MethodConnect {
-		return deny("CONNECT on a connection to %s", d.to)
+		return deny("CONNECT on a connection to %s", to)
 	}
 	if !originTarget(r) {
-		return deny("HTTP asks for neither a path nor a URL of http or https on a connection to %s", d.to)
+		return deny("HTTP asks for neither a path nor a URL of http or https on a connection to %s", to)
 	}
 	host, port := r.Host, ""
 	if h, p, err := net.SplitHostPort(host); err == nil {
 		host, port = h, p
 	}
-	if port != "" && port != fmt.Sprint(d.to.Port) {
-		return deny("HTTP asks for port %s on a connection to %s", port, d.to)
+	if port != "" && port != fmt.Sprint(to.Port) {
+		return deny("HTTP asks for port %s on a connection to %s", port, to)
 	}
-	if d.to.Host == "" {
-		if a, ok := egress.Addr(strings.Trim(host, "[]")); ok && a == d.to.Addr {
-			return n.rules.Load().rules.Request(d.to, r.Method, "")
+	if to.Host == "" {
+		if a, ok := egress.Addr(strings.Trim(host, "[]")); ok && a == to.Addr {
+			return t.rules.Request(to, r.Method, "")
 		}
-		return deny("HTTP asks for %q on a connection to %s", host, d.to)
+		return deny("HTTP asks for %q on a connection to %s", host, to)
 	}
 	name, err := egress.Name(host)
 	if err != nil {
 		return deny("the Host of HTTP is not valid: %v", err)
 	}
-	if name != d.to.Host {
-		return deny("HTTP asks for %s on a connection to %s", name, d.to)
+	if name != to.Host {
+		return deny("HTTP asks for %s on a connection to %s", name, to)
 	}
-	return decideRequest(n.rules.Load().rules, d.to, r)
+	return decideRequest(t.rules, to, r)
+}
+
+// asksForAnother reports whether a header says another method, path or host than the request does, which
+// some frameworks believe. CGI and its successors read '_' in its name as '-' (RFC 3875, section 4.1.18).
+func asksForAnother(header string) bool {
+	switch strings.ReplaceAll(strings.ToLower(header), "_", "-") {
+	case "x-http-method-override", "x-http-method", "x-method-override",
+		"x-original-url", "x-original-uri", "x-rewrite-url", "x-forwarded-prefix", "x-forwarded-host":
+		return true
+	}
+	return false
+}
+
+// decideRequest decides about a request to a named host.
+func decideRequest(rules *egress.Rules, to egress.Destination, r *http.Request) sandpit.EgressDecision {
+	if !rules.Intercepts(to) {
+		return rules.Request(to, r.Method, "")
+	}
+	for name := range r.Header {
+		if asksForAnother(name) {
+			return sandpit.EgressDecision{Why: "the header " + name + " asks for another request than the rules decide about"}
+		}
+	}
+	paths, err := egress.Paths(r.URL.EscapedPath())
+	if err != nil {
+		return sandpit.EgressDecision{Why: err.Error()}
+	}
+	var d sandpit.EgressDecision
+	for _, path := range paths {
+		if d = rules.Request(to, r.Method, path); !d.Allowed {
+			break
+		}
+	}
+	return d
 }
 
 // originTarget reports whether the target of a request is a path, a URL of HTTP, or the * of OPTIONS
@@ -251,17 +312,9 @@ func originTarget(r *http.Request) bool {
 	return strings.HasPrefix(u.Path, "/")
 }
 
-// noteDenied notes a request that is not allowed.
-func (n *Network) noteDenied(d *dialler, v sandpit.EgressDecision) sandpit.EgressDecision {
-	f := n.flows.begin(d.to)
-	v = f.decide(v)
-	f.finish(nil)
-	return v
-}
-
 // refuse answers a request that is not allowed.
-func (n *Network) refuse(w http.ResponseWriter, r *http.Request, d *dialler, v sandpit.EgressDecision) {
-	v = n.noteDenied(d, v)
+func refuse(w http.ResponseWriter, r *http.Request, c Connection, v sandpit.EgressDecision) {
+	v = c.Denied(v)
 	if r.ProtoMajor == 1 { // in HTTP/2 other requests go on
 		w.Header().Set("Connection", "close")
 	}
@@ -270,17 +323,11 @@ func (n *Network) refuse(w http.ResponseWriter, r *http.Request, d *dialler, v s
 
 // bufferedConn is a connection of which some bytes were read ahead.
 type bufferedConn struct {
-	net.Conn
+	Conn
 	r *bufio.Reader
 }
 
 func (c *bufferedConn) Read(b []byte) (int, error) { return c.r.Read(b) }
-
-// CloseWrite ends the sending direction.
-func (c *bufferedConn) CloseWrite() error {
-	closeWrite(c.Conn)
-	return nil
-}
 
 // oneConn is a listener with one connection. Accept returns net.ErrClosed once that is closed.
 type oneConn struct {
@@ -290,9 +337,9 @@ type oneConn struct {
 }
 
 // newOneConn returns a listener whose connection is c, or TLS on it.
-func newOneConn(c net.Conn, secure *tls.Config) *oneConn {
+func newOneConn(c Conn, secure *tls.Config) *oneConn {
 	l := &oneConn{conn: make(chan net.Conn, 1), served: make(chan struct{})}
-	c = &closing{Conn: c, l: l}
+	c = &closing{c, l}
 	if secure != nil {
 		c = tls.Server(c, secure)
 	}
@@ -302,7 +349,7 @@ func newOneConn(c net.Conn, secure *tls.Config) *oneConn {
 
 // closing is the connection of a oneConn.
 type closing struct {
-	net.Conn
+	Conn
 	l *oneConn
 }
 
@@ -310,12 +357,6 @@ func (c *closing) Close() error {
 	err := c.Conn.Close()
 	_ = c.l.Close()
 	return err
-}
-
-// CloseWrite ends the sending direction.
-func (c *closing) CloseWrite() error {
-	closeWrite(c.Conn)
-	return nil
 }
 
 func (l *oneConn) Accept() (net.Conn, error) {

@@ -1,4 +1,4 @@
-package network
+package intercept
 
 import (
 	"bytes"
@@ -18,7 +18,7 @@ const renewTimeout = 30 * time.Second
 // attempts are the tries to send a request whose secrets can be renewed: a second one if the origin answers the
 // first with 401, and there is another value by then. Without such secrets there is one try.
 type attempts struct {
-	n    *Network
+	s    *Server
 	sent secrets // that can be renewed, and whose placeholder is in the request
 	body []byte
 	keep bool // the request can be sent again
@@ -27,14 +27,14 @@ type attempts struct {
 }
 
 // newAttempts notes what the request needs to be sent again.
-func (n *Network) newAttempts(r *http.Request, set *ruleset, to egress.Destination, secure bool) *attempts {
-	a := &attempts{n: n}
-	if set.renew == nil || !secure {
+func (s *Server) newAttempts(r *http.Request, terms *Terms, to egress.Destination, secure bool) *attempts {
+	a := &attempts{s: s}
+	if terms.renew == nil || !secure {
 		return a
 	}
-	for _, s := range set.secrets {
-		if s.Renewable && !s.former && s.hosts.Contain(to) && isSent(r, s.Placeholder) {
-			a.sent = append(a.sent, s)
+	for _, x := range terms.secrets {
+		if x.Renewable && !x.former && x.hosts.Contain(to) && isSent(r, x.Placeholder) {
+			a.sent = append(a.sent, x)
 		}
 	}
 	if len(a.sent) == 0 || len(r.Trailer) > 0 {
@@ -94,12 +94,7 @@ func (a *attempts) again(ctx context.Context, status int) bool {
 		return a.more
 	}
 	if !a.keep {
-		if a.n.enter() {
-			go func() {
-				defer a.n.work.Done()
-				a.renew(a.n.ctx)
-			}()
-		}
+		a.s.start(func() { a.renew(a.s.ctx) })
 		return false
 	}
 	a.renew(ctx)
@@ -109,7 +104,7 @@ func (a *attempts) again(ctx context.Context, status int) bool {
 
 // changed reports whether one of the secrets has another value by now.
 func (a *attempts) changed() bool {
-	now := a.n.rules.Load().secrets
+	now := a.s.terms().secrets
 	for _, s := range a.sent {
 		for _, o := range now {
 			if !o.former && o.Placeholder == s.Placeholder && !bytes.Equal(o.Value, s.Value) {
@@ -124,7 +119,7 @@ func (a *attempts) renew(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
 	defer cancel()
 	for _, s := range a.sent {
-		if renew := a.n.rules.Load().renew; renew != nil {
+		if renew := a.s.terms().renew; renew != nil {
 			_ = renew(ctx, s.Name) // else the origin has the last word
 		}
 	}

@@ -1,4 +1,4 @@
-package network
+package intercept
 
 import (
 	"bytes"
@@ -153,7 +153,7 @@ func (ss secrets) put(r *http.Request, to egress.Destination, secure bool) (*htt
 			}
 			continue
 		}
-		if s.Sign { // by Network.sign; the value goes nowhere
+		if s.Sign { // by put.sign; the value goes nowhere
 			continue
 		}
 		p.hideValue(s)
