@@ -234,6 +234,17 @@ type Blank interface {
 	Destroy(ctx context.Context) error
 }
 
+// A BlankLinker is a Blank that can be given the interface of its plan ahead. Optional.
+type BlankLinker interface {
+	// Link makes the interface that the plan will have, and returns what the first Linker.Link
+	// would return, which is then not to be called. Bind may be called meanwhile, and waits. From then on
+	// only plans with this Link fit. When it fails, the blank may be unusable. The error matches
+	// sandpit.ErrState if the blank is used or has one, and sandpit.ErrUnsupported if the
+	// interface can't be made ahead, which leaves the blank as it was. The caller closes the file, also
+	// when the blank is destroyed.
+	Link(ctx context.Context, l Link) (*os.File, error)
+}
+
 // An Instance is a sandbox, seen from outside. All methods are safe for concurrent use.
 type Instance interface {
 	// Handle returns what identifies the instance for Recover and for people.

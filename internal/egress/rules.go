@@ -396,6 +396,11 @@ func (r *Rules) Mentions(a netip.Addr) bool {
 	return slices.ContainsFunc(r.allow, func(rule Rule) bool { return rule.covers(a) })
 }
 
+// MentionsAny reports whether there is an address that Mentions reports.
+func (r *Rules) MentionsAny() bool {
+	return len(r.resolve) > 0 || slices.ContainsFunc(r.allow, func(rule Rule) bool { return rule.Host == "" })
+}
+
 // Addresses returns the addresses that Resolve gives a name.
 func (r *Rules) Addresses(name string) []netip.Addr { return r.resolve[name] }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -148,6 +149,10 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 		return nil, err
 	}
 	s.user, s.egress, s.secretUses = userName(config.User), egress, made.secretUses
+	if s.hasEgress(s.egress) {
+		l := link()
+		plan.Link = &l
+	}
 	trust, err := s.intercept(&plan)
 	config.Env = slices.Concat(s.image.Env, trust, spec.Env, made.env)
 	if err == nil && s.persistent {
@@ -308,10 +313,6 @@ func (s *Sandbox) plan(spec sandpit.Spec, limits sandpit.Limits, enforce feature
 	for _, b := range root.Binds {
 		plan.Root.Binds = append(plan.Root.Binds, driver.Bind(b))
 	}
-	if spec.Egress.Asked() {
-		l := link()
-		plan.Link = &l
-	}
 	for i := range plan.Tmpfs {
 		if plan.Tmpfs[i].Size == 0 {
 			plan.Tmpfs[i].Size = defaultTmpfs
@@ -336,6 +337,12 @@ func (s *Sandbox) plan(spec sandpit.Spec, limits sandpit.Limits, enforce feature
 // make makes the sandbox and configures its guest. s has what was made so far, also after
 // an error.
 func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Config, trace func(string)) (err error) {
+	ahead := s.joinAhead(ctx, plan.Link)
+	defer func() {
+		if err != nil {
+			ahead.undo()
+		}
+	}()
 	// The record comes first, so that nothing is made that nobody knows of.
 	s.making.enter("record")
 	if err := s.save(ctx); err != nil {
@@ -353,12 +360,14 @@ func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Conf
 		}
 	}
 	if s.instance == nil {
+		ahead.undo() // of a blank that was not bound
+		ahead = nil
 		if s.instance, err = s.engine.opts.Driver.Create(ctx, plan); err != nil {
 			return err
 		}
 		trace("create")
 	}
-	if err := s.greetAndJoin(ctx, guest, &config, &plan); err != nil {
+	if err := s.greetAndJoin(ctx, guest, &config, &plan, ahead); err != nil {
 		return err
 	}
 	trace("guest")
@@ -383,34 +392,31 @@ func (s *Sandbox) noteGaps() []sandpit.Gap {
 	return gaps
 }
 
-// greetAndJoin configures the guest, and meanwhile joins the network, if the sandbox has egress.
-func (s *Sandbox) greetAndJoin(ctx context.Context, guest *client.Client, config *client.Config, plan *driver.Plan) error {
-	if !s.hasEgress(s.egress) {
+// greetAndJoin configures the guest, and meanwhile joins the network, if the sandbox has egress
+// and is not joining ahead.
+func (s *Sandbox) greetAndJoin(ctx context.Context, guest *client.Client, config *client.Config, plan *driver.Plan, ahead *joining) error {
+	if plan.Link == nil {
 		return s.greet(ctx, guest, config, plan)
 	}
-	file, err := s.linkNetwork(ctx, s.egress.Egress)
+	linker, err := s.permitPing(ctx, s.egress.Egress)
+	if err == nil && (ahead == nil || !<-ahead.linked) {
+		var file *os.File
+		if file, err = linker.Link(ctx, *plan.Link); err == nil {
+			ahead = s.startJoining(ctx, func(context.Context) (*os.File, error) { return file, nil })
+		}
+	}
 	if err != nil {
 		if guest != nil {
 			guest.Close()
 		}
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var failed error
-	joined := make(chan struct{})
-	go func() {
-		defer close(joined)
-		failed = s.join(ctx, file, s.egress)
-	}()
 	if err := s.greet(ctx, guest, config, plan); err != nil {
-		cancel()
-		<-joined // the removal of the sandbox ends what has come about
+		ahead.undo()
 		return err
 	}
 	s.making.enter("network")
-	<-joined
-	return failed
+	return ahead.wait()
 }
 
 // greet configures a new guest. It connects to it, unless guest is a connection.

@@ -126,7 +126,11 @@ var _ sandpit.Egresser = (*Sandbox)(nil)
 // joinNetwork gives the sandbox its interface, or attaches to it, and puts e in force. It is
 // called after an adoption, or to give a running sandbox egress.
 func (s *Sandbox) joinNetwork(ctx context.Context, e granted) error {
-	file, err := s.linkNetwork(ctx, e.Egress)
+	linker, err := s.permitPing(ctx, e.Egress)
+	if err != nil {
+		return err
+	}
+	file, err := linker.Link(ctx, link())
 	if err != nil {
 		return err
 	}
@@ -134,8 +138,8 @@ func (s *Sandbox) joinNetwork(ctx context.Context, e granted) error {
 	return s.join(ctx, file, e)
 }
 
-// linkNetwork gives the sandbox its interface, or attaches to it.
-func (s *Sandbox) linkNetwork(ctx context.Context, e sandpit.Egress) (*os.File, error) {
+// permitPing returns what links the sandbox, once its programs may ping if e says so.
+func (s *Sandbox) permitPing(ctx context.Context, e sandpit.Egress) (driver.Linker, error) {
 	linker, ok := s.instance.(driver.Linker)
 	if !ok || s.engine.opts.Network == nil {
 		return nil, errNoEgress(s.info.Driver)
@@ -146,7 +150,63 @@ func (s *Sandbox) linkNetwork(ctx context.Context, e sandpit.Egress) (*os.File, 
 			return nil, err
 		}
 	}
-	return linker.Link(ctx, link())
+	return linker, nil
+}
+
+// joining is the network of a new sandbox, which it joins while the rest of it is made.
+type joining struct {
+	sandbox *Sandbox
+	cancel  context.CancelFunc
+	linked  chan bool     // gets once whether the interface was made
+	done    chan struct{} // closed when err is valid
+	err     error
+}
+
+// joinAhead makes the interface in the blank of a new sandbox, and joins the network with it, beside
+// what follows. It returns nil if it is to be made later.
+func (s *Sandbox) joinAhead(ctx context.Context, l *driver.Link) *joining {
+	if s.warm == nil || l == nil {
+		return nil
+	}
+	linker, ok := s.warm.blank.(driver.BlankLinker)
+	if !ok {
+		return nil
+	}
+	s.warm.linked = true
+	return s.startJoining(ctx, func(ctx context.Context) (*os.File, error) { return linker.Link(ctx, *l) })
+}
+
+// startJoining joins the network with the interface that link returns.
+func (s *Sandbox) startJoining(ctx context.Context, link func(context.Context) (*os.File, error)) *joining {
+	ctx, cancel := context.WithCancel(ctx)
+	j := &joining{sandbox: s, cancel: cancel, linked: make(chan bool, 1), done: make(chan struct{})}
+	e := s.egress
+	go func() {
+		defer close(j.done)
+		defer cancel()
+		file, err := link(ctx)
+		j.linked <- err == nil
+		if err == nil {
+			err = s.join(ctx, file, e)
+		}
+		j.err = err
+	}()
+	return j
+}
+
+// wait returns when the sandbox has joined, or why it can't.
+func (j *joining) wait() error {
+	<-j.done
+	return j.err
+}
+
+// undo ends what has come about. It is idempotent, and a no-op for nil.
+func (j *joining) undo() {
+	if j != nil {
+		j.cancel()
+		_ = j.wait()
+		j.sandbox.leaveNetwork()
+	}
 }
 
 // join puts e in force at the interface, and takes over its file. It may run while the guest is greeted.

@@ -221,6 +221,7 @@ type faulty struct {
 	joins, sets atomic.Pointer[error]
 	busy        atomic.Bool // there is traffic whenever it is looked at
 	moved       atomic.Int64
+	open        atomic.Int64 // that were joined and not closed
 }
 
 var errFaulty = errors.New("the network is faulty")
@@ -233,6 +234,9 @@ func (f *faulty) Join(ctx context.Context, file *os.File, t engine.Terms) (engin
 		return nil, *err
 	}
 	j, err := f.Here.Join(ctx, file, t)
+	if err == nil {
+		f.open.Add(1)
+	}
 	return faultyJoined{j, f}, err
 }
 
@@ -246,6 +250,11 @@ func (j faultyJoined) Set(ctx context.Context, t engine.Terms) error {
 		return *err
 	}
 	return j.Joined.Set(ctx, t)
+}
+
+func (j faultyJoined) Close() error {
+	j.network.open.Add(-1)
+	return j.Joined.Close()
 }
 
 func (j faultyJoined) Traffic() engine.Traffic {
@@ -397,6 +406,59 @@ func TestSetEgressThatFails(t *testing.T) {
 	want("after it was set again", "b.test")
 	if err := sb.Remove(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// A sandbox of a blank gets its network ahead of the rest. If any part fails, nothing of it is left,
+// and no other sandbox gets the blank.
+func TestEgressOfBlanks(t *testing.T) {
+	needEgress(t)
+	port, net, store := origin(t), &faulty{}, &mapStore{}
+	e := poolEngine(t, t.TempDir(), func(o *engine.Options) {
+		o.Network, o.Store, o.Pool = net, store, engine.Pool{Size: 1}
+	})
+	some := egress(port, "good.test")
+	e.Warm()
+	ready(t, e, 1)
+	sb := create(t, e, sandpit.Spec{Egress: some})
+	if st := e.PoolStats(); st.Claimed != 1 {
+		t.Errorf("it was not made of a blank: %+v", st)
+	}
+	if !reaches(t, sb, "good.test", port) || reaches(t, sb, "bad.test", port) {
+		t.Error("it does not reach what it should, or more")
+	}
+	fails := func(what string, want error, spec sandpit.Spec) {
+		t.Helper()
+		ready(t, e, 1)
+		spec.Egress = some
+		if _, err := e.Create(t.Context(), spec); !errors.Is(err, want) {
+			t.Errorf("%s: %v", what, err)
+		}
+		net.fail(nil, nil)
+		store.setFail(nil)
+		if sandboxes, open := len(e.Sandboxes()), net.open.Load(); sandboxes != 1 || open != 1 {
+			t.Errorf("%s: there are %d sandboxes and %d networks, not one of each", what, sandboxes, open)
+		}
+		ready(t, e, 1)
+		other := create(t, e, sandpit.Spec{})
+		if got, _ := shell(t, other, "cat /proc/net/dev | wc -l"); got != "3\n" {
+			t.Errorf("%s: the next sandbox has %s lines about interfaces", what, got)
+		}
+		if err := other.Remove(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	net.fail(errFaulty, nil)
+	fails("a network that can't be joined", errFaulty, sandpit.Spec{})
+	store.setFail(sandpit.ErrExhausted)
+	fails("a full disk", sandpit.ErrExhausted, sandpit.Spec{})
+	fails("a blank that can't be bound", sandpit.ErrInvalid, sandpit.Spec{Mounts: []sandpit.Mount{{Source: "/no/such", Target: "/m"}}})
+	fails("a guest that can't be configured", sandpit.ErrInvalid, sandpit.Spec{User: "nobody-knows-them"})
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if open := net.open.Load(); open != 0 {
+		t.Errorf("%d networks are left", open)
 	}
 }
 

@@ -75,6 +75,7 @@ type warm struct {
 	blank  driver.Blank
 	guest  *client.Client
 	made   time.Time
+	linked bool // it may have an interface, as no new one has
 }
 
 // destroy destroys the blank, and returns when it is gone or stuck.
@@ -197,10 +198,10 @@ func (p *pool) claim(plan driver.Plan) *warm {
 	return w
 }
 
-// giveBack returns a claimed, unused blank to the pool.
+// giveBack returns a claimed, unused blank to the pool, or destroys it if it is not as it was.
 func (p *pool) giveBack(w *warm) {
 	p.mu.Lock()
-	keep := !p.closed
+	keep := !p.closed && !w.linked
 	if keep {
 		p.ready = append([]*warm{w}, p.ready...)
 		p.stats.Claimed--

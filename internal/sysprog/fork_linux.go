@@ -137,7 +137,7 @@ func (p *Program) DecodeReport(b []byte) (err *StepError, ok bool) {
 	if i >= spawnedStep && p.spawned != nil {
 		p, i = p.spawned, i-spawnedStep
 	}
-	if i >= continuedStep && p.next != nil {
+	for i >= continuedStep && p.next != nil {
 		p, i = p.next, i-continuedStep
 	}
 	return &StepError{What: p.Name(i), Step: i, Errno: errno}, true

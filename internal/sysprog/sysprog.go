@@ -171,7 +171,7 @@ func (p *Program) Spawn(what string, q *Program, report int) {
 // not be changed.
 //
 // A program has at most one such step, as its last, and the program that
-// follows has neither one nor a Spawn step.
+// follows has no Spawn step. At most maxContinued programs follow each other.
 func (p *Program) Continue() *Program {
 	q := &Program{regs: p.regs, free: slices.Clone(p.free)}
 	s := step{op: opGoOn}
@@ -182,8 +182,10 @@ func (p *Program) Continue() *Program {
 }
 
 // continuedStep is added to the number of a step of a program that follows
-// another in a report.
-const continuedStep = 1 << 19
+// another in a report, once for each that it follows.
+const continuedStep = spawnedStep / (maxContinued + 1)
+
+const maxContinued = 3
 
 // fork is the part of a Spawn step that is not an argument.
 type fork struct {

@@ -169,8 +169,8 @@ func TestFailureIsReportedByName(t *testing.T) {
 	}
 }
 
-// A child goes on with a program that is put together while it waits, and finds
-// its registers as they were.
+// A child goes on with programs that are put together while it waits, one after the other, and
+// finds its registers as they were.
 func TestContinue(t *testing.T) {
 	for _, spawned := range []bool{false, true} {
 		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -201,7 +201,14 @@ func TestContinue(t *testing.T) {
 		if other == fd {
 			t.Error("a register is used twice")
 		}
-		q.Call("failing", unix.SYS_CHDIR, q.Str("/nowhere"))
+		q.Call("waiting again", unix.SYS_READ, sysprog.Int(pair[1]), q.Bytes(make([]byte, 1)), sysprog.Int(1)).Want(1)
+		r := q.Continue()
+		runtime.GC()
+		if _, err := unix.Write(pair[0], []byte{1}); err != nil {
+			t.Fatal(err)
+		}
+		r.Call("writing more", unix.SYS_WRITE, sysprog.From(fd), r.Bytes([]byte{100}), sysprog.Int(1)).Want(1)
+		r.Call("failing", unix.SYS_CHDIR, r.Str("/nowhere"))
 		runtime.GC()
 		if _, err := unix.Write(pair[0], []byte{1}); err != nil {
 			t.Fatal(err)
@@ -216,7 +223,7 @@ func TestContinue(t *testing.T) {
 		}
 		reap(t, c)
 		got, err := os.ReadFile(file)
-		if err != nil || len(got) != 100 || got[99] != 99 {
+		if err != nil || len(got) != 101 || got[100] != 100 {
 			t.Errorf("got %v, %v", got, err)
 		}
 	}

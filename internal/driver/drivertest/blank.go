@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"testing"
 
@@ -32,6 +33,7 @@ var blankProperties = []property{
 	{"of a blank: mounts are read-only or writable as the plan says", testMounts},
 	{"of a blank: Recover takes over an instance whose owner left it, with all that runs in it", testRecoverLeft},
 	{"of a blank: Link makes an interface to which every destination leads", testLink},
+	{"the interface of a blank's plan can be made ahead", testBlankLink},
 	{"of a blank: Progress tells of each call", testProgress},
 
 	{"a blank that is not used leaves nothing", testBlankDestroy},
@@ -279,6 +281,90 @@ func testBlankDial(t *testing.T, e *env) {
 	}
 	if got := shell(t, guest(t, inst), "echo other"); got != "other\n" {
 		t.Errorf("got %q", got)
+	}
+}
+
+func testBlankLink(t *testing.T, e *env) {
+	l := netLink()
+	bare := e.plan(t)
+	plan := bare
+	if plan.Link = &l; !e.has(t, feature.Egress) {
+		t.Skip("needs the feature egress: the driver lacks it here")
+	}
+	link := func(ctx context.Context, b driver.Blank) *os.File {
+		t.Helper()
+		f, err := optional[driver.BlankLinker](t, e, b).Link(ctx, l)
+		if err != nil {
+			t.Fatalf("linking: %v (hint: %s)", err, sandpit.Hint(err))
+		}
+		t.Cleanup(func() { _ = f.Close() })
+		return f
+	}
+	b := e.blank(t, plan)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if f, err := optional[driver.BlankLinker](t, e, b).Link(ended, l); !errors.Is(err, context.Canceled) || !b.Usable() {
+		t.Errorf("linking with a context that has ended: %v, %v", f, err)
+	}
+	f := link(t.Context(), b)
+	if f, err := b.(driver.BlankLinker).Link(t.Context(), l); !errors.Is(err, sandpit.ErrState) {
+		t.Errorf("linking twice: %v, %v", f, err)
+	}
+	if !b.Fits(plan) || b.Fits(bare) {
+		t.Errorf("linked, it fits a plan with the interface: %v, and one without: %v", b.Fits(plan), b.Fits(bare))
+	}
+	inst, err := b.Bind(t.Context(), plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := configured(t, inst)
+	carries(t, f)
+	if f, err := b.(driver.BlankLinker).Link(t.Context(), l); !errors.Is(err, sandpit.ErrState) {
+		t.Errorf("linking what is bound: %v, %v", f, err)
+	}
+	if f, err := e.linker(t, inst).Link(t.Context(), l); !errors.Is(err, sandpit.ErrExists) {
+		t.Errorf("linking the instance, too: %v, %v", f, err)
+	}
+	_ = f.Close()
+	carries(t, e.link(t, inst))
+	if got := shell(t, c, "cat /proc/net/dev | wc -l"); got != "4\n" {
+		t.Errorf("there are %s lines about interfaces", got)
+	}
+	e.destroy(t, inst)
+
+	destroyed := e.plan(t)
+	b = e.blank(t, destroyed)
+	_ = link(t.Context(), b).Close()
+	if err := b.Destroy(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if f, err := b.(driver.BlankLinker).Link(t.Context(), l); !errors.Is(err, sandpit.ErrState) {
+		t.Errorf("linking what is destroyed: %v, %v", f, err)
+	}
+
+	for range 5 { // beside Bind: one of them comes first
+		beside := e.plan(t)
+		beside.Link = &l
+		b := e.blank(t, beside)
+		var f *os.File
+		var failed error
+		var wg sync.WaitGroup
+		wg.Go(func() { f, failed = b.(driver.BlankLinker).Link(t.Context(), l) })
+		inst, err := b.Bind(t.Context(), beside)
+		wg.Wait()
+		if err != nil {
+			t.Fatal(err)
+		}
+		configured(t, inst)
+		if failed != nil && !errors.Is(failed, sandpit.ErrState) {
+			t.Errorf("linking: %v", failed)
+		}
+		if failed != nil {
+			f = e.link(t, inst)
+		}
+		carries(t, f)
+		_ = f.Close()
+		e.destroy(t, inst)
 	}
 }
 

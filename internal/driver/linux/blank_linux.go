@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,7 +16,10 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
-var _ driver.Preparer = (*Driver)(nil)
+var (
+	_ driver.Preparer    = (*Driver)(nil)
+	_ driver.BlankLinker = (*blank)(nil)
+)
 
 // Prepare makes a blank: namespaces, ids, cgroup, the common parts of the root, and a
 // waiting guest. See driver.Preparer.
@@ -43,8 +47,9 @@ type blank struct {
 	mounts int         // descriptor that tells when this program's mounts change, or -1
 	broken atomic.Bool // not usable any more
 
-	mu   sync.Mutex // held while it is used or dialled
-	used bool       // guarded by mu
+	mu   sync.Mutex   // held while it is used, linked or dialled
+	used bool         // guarded by mu
+	link *driver.Link // that was made ahead, guarded by mu
 
 	destroyErr error // guarded by mu
 }
@@ -90,6 +95,13 @@ const leastMemory = 32 << 20
 
 // Fits reports whether Bind can make of it what Create would. See driver.Blank.
 func (b *blank) Fits(plan driver.Plan) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.fits(&plan)
+}
+
+// fits is Fits. Precondition: b.mu is held.
+func (b *blank) fits(plan *driver.Plan) bool {
 	bp := &b.made.blank
 	was, will := groupLimits(bp.Limits, bp.Enforce), groupLimits(plan.Limits, plan.Enforce)
 	switch {
@@ -98,11 +110,11 @@ func (b *blank) Fits(plan driver.Plan) bool {
 	case b.made.execInRoot && checkLibraries(&plan.Root) != nil:
 		return false
 	}
-	kind := b.host.idKind(plan.MultiUser, mappable(&plan))
+	kind := b.host.idKind(plan.MultiUser, mappable(plan))
 	if kind != b.made.ids.kind || kind == idsSingle && (plan.UID != b.made.ids.uid || plan.GID != b.made.ids.gid) {
 		return false
 	}
-	return b.Usable()
+	return (b.link == nil || plan.Link != nil && *plan.Link == *b.link) && b.usable()
 }
 
 // Usable reports whether it can still be bound. See driver.Blank.
@@ -148,26 +160,64 @@ func (b *blank) Dial(ctx context.Context) (net.Conn, error) {
 	return dialGuest(b.made.id, b.made.socks[0])
 }
 
+// Link makes the interface of the plan. See driver.BlankLinker.
+func (b *blank) Link(ctx context.Context, l driver.Link) (*os.File, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c := b.made
+	switch {
+	case b.used || b.link != nil:
+		return nil, b.usedError("linking")
+	case !b.usable():
+		return nil, fault.Errorf(sandpit.ErrClosed, "linking blank %s: its guest exited, or the machine's mounts changed", c.id)
+	case !c.rest.hasTUN():
+		return nil, fault.Errorf(sandpit.ErrUnsupported, "linking blank %s: it could not open %s", c.id, tunPath)
+	}
+	b.link = &l
+	c.rest.linkAhead(&l)
+	fds, err := []int(nil), c.tell(nil)
+	if err == nil {
+		fds, err = c.await(ctx, linkedByte)
+	}
+	if err == nil && len(fds) != 1 {
+		closeAll(fds)
+		err = fmt.Errorf("received %d descriptors, not one", len(fds))
+	}
+	if err != nil {
+		b.broken.Store(true)
+		return nil, fmt.Errorf("linking blank %s: %w", c.id, err)
+	}
+	c.rest.ahead = true
+	return os.NewFile(uintptr(fds[0]), linkName), nil
+}
+
 func (b *blank) usedError(what string) error {
 	return fault.Errorf(sandpit.ErrState, "%s blank %s: it was used already", what, b.made.id)
 }
 
-// use claims the blank for the caller, or reports false.
-func (b *blank) use() bool {
-	b.mu.Lock()
+// use claims the blank for the caller, or reports false. fits reports whether it fits a plan.
+func (b *blank) use(progress *driver.Progress, plan *driver.Plan) (fits, ok bool) {
+	if !b.mu.TryLock() {
+		progress.Enter(driver.Doing{Step: "link", PID: b.made.child.PID})
+		b.mu.Lock()
+	}
 	defer b.mu.Unlock()
-	was := b.used
+	fits, ok = b.fits(plan), !b.used
 	b.used = true
-	return !was
+	return fits, ok
 }
 
 // Bind makes the sandbox of a plan. See driver.Blank.
 func (b *blank) Bind(ctx context.Context, plan driver.Plan) (driver.Instance, error) {
-	fits := b.Fits(plan)
-	if !b.use() {
+	progress := driver.ProgressOf(ctx)
+	fits, ok := b.use(progress, &plan)
+	if !ok {
 		return nil, b.usedError("binding")
 	}
-	b.made.progress = driver.ProgressOf(ctx)
+	b.made.progress = progress
 	dumpable, leave := processDumpable.enter()
 	defer leave()
 	b.made.rest.dumpable = dumpable

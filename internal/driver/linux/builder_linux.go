@@ -42,11 +42,22 @@ func (c *compiler) prepare() {
 	if c.announce {
 		c.tellOwner("reporting that the blank is ready", preparedByte)
 	}
-	// The owner's message comes when it is known what is to be built, with the
-	// mount trees that only the owner could make.
+	c.awaitOwner()
+}
+
+// awaitOwner waits for the message that comes when it is known what is to be done next: to build,
+// with the mount trees that only the owner could make, or to make the interface before that.
+func (c *compiler) awaitOwner() {
 	c.message = make([]byte, unix.CmsgSpace(4*maxTrees))
 	hdr := messageHeader(c.p, make([]byte, 1), c.message)
 	c.p.Call("waiting for the owner", unix.SYS_RECVMSG, sysprog.Int(c.answer), hdr, sysprog.Int(unix.MSG_CMSG_CLOEXEC)).Want(1)
+}
+
+// linkAhead is what the builder of a blank does if it is to make the interface before the plan is known.
+func (c *compiler) linkAhead(l *driver.Link) {
+	c.answerOwner(linkedByte, []sysprog.Arg{c.makeLink(l)})
+	c.awaitOwner()
+	c.p = c.p.Continue()
 }
 
 // bind is what the builder does once the plan is known.
@@ -106,13 +117,13 @@ func (c *compiler) bind(plan *driver.Plan, mounts []hostMount) {
 	}
 	c.lockMounts()
 	var answer []sysprog.Arg
-	if c.linked = plan.Link != nil && c.hasTUN(); c.linked {
+	if c.linked = plan.Link != nil && c.hasTUN() && !c.ahead; c.linked {
 		answer = append(answer, c.makeLink(plan.Link))
 	}
 	for _, ruleset := range c.writePaths() {
 		answer = append(answer, sysprog.From(ruleset))
 	}
-	c.answerOwner(answer)
+	c.answerOwner(readyByte, answer)
 }
 
 // tmpfs mounts a tmpfs of the plan.

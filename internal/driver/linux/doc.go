@@ -39,7 +39,8 @@
 // system of the host. Its own root is mounted over the little that is left when it is
 // bound, because pivot_root looks at every thread of the machine. Limits are written again
 // then. /dev/net/tun, which it has opened before, becomes the sandbox's interface if the plan
-// has one, and is closed with the builder otherwise: the guest has no copy. A blank ends with
+// has one, and is closed with the builder otherwise: the guest has no copy. The interface can be made
+// by a list of its own before the plan's, so that its other end is made at the same time. A blank ends with
 // its owner, as every sandbox does before its last step.
 //
 // # File systems

@@ -20,7 +20,7 @@ import (
 // The interface of a sandbox is a TUN device (Documentation/networking/tuntap.rst): what is
 // routed to it can be read from a descriptor. The builder makes the one of a plan: tunPath was
 // opened while it still saw the host, in every blank, and the descriptor comes back with its
-// answer. To give a running sandbox one, or to attach to it again, a child joins the sandbox's user
+// answer, or ahead of the plan with one of its own (linkAhead). To give a running sandbox one, or to attach to it again, a child joins the sandbox's user
 // and network namespaces, makes the device or attaches to it, and passes the descriptor on. The
 // device is persistent, so that it stays when the descriptor is closed: connections of the sandbox
 // then hang until somebody attaches to it again, and nobody waits for the kernel to unregister it.

@@ -68,6 +68,7 @@ type compiler struct {
 	coverFD  sysprog.Reg   // of what covers are copies of
 	covered  int           // how many of the covers are mounted
 	linked   bool          // the answer to the owner begins with the interface
+	ahead    bool          // the owner has the interface already: see linkAhead
 	checked  []checked
 	pinned   map[string]bool // see pin
 	asIs     []byte          // for each bind 32 bits: not 0 once it is shown as it is
@@ -190,19 +191,19 @@ func (c *compiler) tellOwner(what string, b byte) {
 	c.p.Call(what, unix.SYS_WRITE, sysprog.Int(c.answer), c.p.Bytes([]byte{b}), sysprog.Int(1)).Want(1)
 }
 
-// answerOwner tells the owner that the root is made, and gives it descriptors: the
-// interface if it is made, and the Landlock rulesets, if there are any, for the guest.
-func (c *compiler) answerOwner(fds []sysprog.Arg) {
+// answerOwner answers the owner with a byte and descriptors: the interface if it is made, and
+// the Landlock rulesets, if there are any, for the guest.
+func (c *compiler) answerOwner(b byte, fds []sysprog.Arg) {
 	const what = "answering the owner"
 	if len(fds) == 0 {
-		c.tellOwner(what, readyByte)
+		c.tellOwner(what, b)
 		return
 	}
 	control := controlMessage(len(fds))
 	for i, fd := range fds {
 		c.p.Store32(fd, control, unix.CmsgLen(0)+4*i)
 	}
-	hdr := messageHeader(c.p, []byte{readyByte}, control)
+	hdr := messageHeader(c.p, []byte{b}, control)
 	c.p.Call(what, unix.SYS_SENDMSG, sysprog.Int(c.answer), hdr, sysprog.Int(unix.MSG_NOSIGNAL)).Want(1)
 }
 
@@ -409,10 +410,12 @@ func (c *compiler) openNothing() {
 	c.p.Call("limiting open files", unix.SYS_PRLIMIT64, sysprog.Int(0), sysprog.Int(unix.RLIMIT_NOFILE), c.p.Bytes(b), sysprog.Int(0))
 }
 
-// What the builder answers: that it has done what it can without a plan, that
-// all is mounted (see lockMounts), and that all is in place.
+// What the builder answers: that it has done what it can without a plan, that the
+// interface is made (see linkAhead), that all is mounted (see lockMounts), and that
+// all is in place.
 const (
 	preparedByte = 'P'
+	linkedByte   = 'L'
 	mountedByte  = 'M'
 	readyByte    = 'R'
 )
