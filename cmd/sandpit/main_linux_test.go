@@ -173,6 +173,11 @@ func scripts(t *testing.T) testscript.Params {
 				return err
 			}
 			env.Setenv("ORIGIN", port)
+			names, err := serveNames(env)
+			if err != nil {
+				return err
+			}
+			env.Setenv("NAMES", names)
 			if !enforced[feature.Memory] || !enforced[feature.CPUs] || !enforced[feature.Pids] {
 				env.Setenv("SANDPIT_QUIET", "true") // else every run would say so
 			}

@@ -15,12 +15,18 @@ import (
 // traffic is what is said of a run's network at its end. Fields are only ever added.
 type traffic struct {
 	Denials []jsonDenial `json:"denials"`
-	Allow   *[]string    `json:"allow,omitempty"` // the rules that would have sufficed, of EgressLearn
-	Lost    int64        `json:"lost,omitempty"`  // connections that are missing in allow
+	Allow   *[]string    `json:"allow,omitempty"`  // the rules that would have sufficed, of EgressLearn
+	Lost    int64        `json:"lost,omitempty"`   // connections that are missing in allow
+	Failed  *jsonFailure `json:"failed,omitempty"` // the last allowed name that name servers or the upstream proxy had no way to
 
 	log    sandpit.EgressLog
-	closed []string      // destinations that an --allow would open, the latest first
-	failed *sandpit.Flow // the last for which the way out of this machine failed
+	flags  []string      // that would open what was denied last
+	failed *sandpit.Flow // see Failed
+}
+
+type jsonFailure struct {
+	Host  string `json:"host"`
+	Error string `json:"error"`
 }
 
 type jsonDenial struct {
@@ -42,18 +48,26 @@ func trafficOf(ctx context.Context, s sandpit.Egresser) *traffic {
 	for _, d := range log.Denials {
 		t.Denials = append(t.Denials, jsonDenial(d))
 	}
+	if t.failed != nil {
+		t.Failed = &jsonFailure{t.failed.Host, t.failed.Error}
+	}
 	for _, d := range slices.Backward(log.Denials) {
-		if len(t.closed) == maxShown {
+		if len(t.flags) == maxShown {
 			break
 		}
 		if d.Rule != "" || d.Destination == "" {
 			continue
 		}
-		// What is allowed as far as its name says was denied for something else, such as
-		// another Host or a method.
-		if decided, err := s.CheckEgress(ctx, d.Destination); err == nil && !decided.Allowed && decided.Rule == "" {
-			t.closed = append(t.closed, d.Destination)
-		}
+		switch decided, err := s.CheckEgress(ctx, d.Destination); {
+		case err != nil:
+		case !decided.Allowed && decided.Rule == "":
+			t.flags = append(t.flags, "--allow "+Harmless(d.Destination))
+		case decided.Allowed && privateAddress(d.Why):
+			flag := "--resolve " + Harmless(hostOf(d.Destination)) + ":ADDRESS (or --allow CIDR)"
+			if !slices.Contains(t.flags, flag) {
+				t.flags = append(t.flags, flag)
+			}
+		} // else it was denied for something else, such as another Host or a method
 	}
 	if log.Learns {
 		t.Allow, t.Lost = new(Learned(log.Flows)), log.Lost
@@ -61,16 +75,41 @@ func trafficOf(ctx context.Context, s sandpit.Egresser) *traffic {
 	return t
 }
 
-// failedOutside returns the last flow that failed because of the operator's name servers or proxy, and not
-// of its destination; nil: none.
+// privateAddress reports whether an allowed name was denied because it leads to a private address, or one of
+// the machine, that no rule names.
+func privateAddress(why string) bool {
+	return strings.HasPrefix(why, "its address is ") && strings.HasSuffix(why, "no rule names it")
+}
+
+// hostOf returns the host of a destination.
+func hostOf(destination string) string {
+	destination = strings.TrimPrefix(strings.TrimPrefix(destination, "udp:"), "ping:")
+	if host, _, err := net.SplitHostPort(destination); err == nil {
+		return host
+	}
+	return destination
+}
+
+// failedOutside returns the last flow that failed because of name servers or the operator's proxy, and not of
+// its destination; nil: none. What was reached later does not count, nor do names that only a preset allows
+// and that do not exist: programs try some in vain.
 func failedOutside(flows []sandpit.Flow) *sandpit.Flow {
+	reached := map[string]bool{}
 	for _, f := range slices.Backward(flows) {
-		if f.Allowed && f.Error != "" && (f.Protocol == "dns" || strings.HasPrefix(f.Error, "the upstream proxy")) {
+		switch {
+		case !f.Allowed || reached[f.Host]:
+		case f.Error == "":
+			reached[f.Host] = true
+		case f.Protocol == "dns" && strings.HasSuffix(f.Error, noSuchHost) && slices.Contains([]sandpit.EgressPreset{sandpit.EgressPublic, sandpit.EgressAll, sandpit.EgressLearn}, sandpit.EgressPreset(f.Rule)):
+		case f.Protocol == "dns", strings.HasPrefix(f.Error, "the upstream proxy"):
 			return &f
 		}
 	}
 	return nil
 }
+
+// noSuchHost ends the error of a name that does not exist, as package net has it.
+const noSuchHost = "no such host"
 
 // logTime is how long a server may take to return the log at the end of a run.
 const logTime = 5 * time.Second
@@ -110,7 +149,15 @@ func (a *App) tellTraffic(t *traffic) {
 		a.tellDenials(t)
 	}
 	if f := t.failed; f != nil {
-		a.Note("%s could not be reached: %s", Harmless(f.Host), Harmless(f.Error))
+		host, why := Harmless(f.Host), Harmless(strings.TrimPrefix(f.Error, "lookup "+f.Host+": "))
+		switch {
+		case f.Protocol != "dns":
+			a.Note("%s could not be reached: %s", host, why)
+		case strings.HasSuffix(f.Error, noSuchHost):
+			a.Note("%s could not be resolved: %s; if it has an address, write --resolve %s:ADDRESS", host, why, host)
+		default:
+			a.Note("%s could not be resolved: %s; write --dns ADDRESS for another name server, or --resolve %s:ADDRESS", host, why, host)
+		}
 	}
 	if t.Allow != nil {
 		a.TellLearned(*t.Allow, t.Lost, len(t.log.Flows)+len(t.log.Denials) > 0)
@@ -143,12 +190,8 @@ func (a *App) TellLearned(rules []string, lost int64, used bool) {
 func (a *App) tellDenials(t *traffic) {
 	denials := t.log.Denials
 	var count int64
-	var flags []string
 	for _, d := range denials {
 		count += d.Count
-	}
-	for _, destination := range t.closed {
-		flags = append(flags, "--allow "+Harmless(destination))
 	}
 	times := "once"
 	if count != 1 {
@@ -159,8 +202,8 @@ func (a *App) tellDenials(t *traffic) {
 	if d := latest.Destination; d != "" {
 		text = "network access was denied " + times + ", last to " + Harmless(d) + " (" + Harmless(latest.Why) + ")"
 	}
-	if len(flags) > 0 {
-		text += "; to allow it: " + strings.Join(flags, " ")
+	if len(t.flags) > 0 {
+		text += "; to allow it: " + strings.Join(t.flags, " ")
 	}
 	a.Note("%s", text)
 }

@@ -414,6 +414,43 @@ func TestNameServerThatFails(t *testing.T) {
 	}
 }
 
+// An allowed name that does not exist is in the log, once for both questions of a lookup, and so is one about
+// which the name servers are silent. Programs inside get an answer.
+func TestNamesThatFail(t *testing.T) {
+	t.Parallel()
+	server := serveNamesOutside(t, func(string, int) []string { return nil })
+	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	for _, c := range []struct {
+		server string
+		code   dnsmessage.RCode
+		why    string
+	}{
+		{server.addr, dnsmessage.RCodeNameError, "lookup good.test: no such host"},
+		{silent.LocalAddr().String(), dnsmessage.RCodeServerFailure, "lookup good.test: no name server answered in time"},
+	} {
+		in := join(t, sandpit.Egress{Allow: []string{"good.test"}, DNS: []string{c.server}})
+		to, protocol := full(netip.AddrPortFrom(netaddr.Gateway4(), dnsPort))
+		conn, err := gonet.DialUDP(in.stack, nil, &to, protocol)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		for _, kind := range []dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeAAAA} {
+			if msg, err := question(conn, "good.test", kind); err != nil || msg.RCode != c.code {
+				t.Errorf("%s: %+v, %v", c.why, msg, err)
+			}
+		}
+		if flows := in.net.Log().Flows; len(flows) != 1 || !flows[0].Allowed || flows[0].Error != c.why {
+			t.Errorf("the log has %+v", flows)
+		}
+	}
+}
+
 // What is no question has no effect, and a message with two has an error.
 func TestBadQuestions(t *testing.T) {
 	in := join(t, good(sandpit.EgressBounds{}))

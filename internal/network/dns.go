@@ -180,10 +180,12 @@ func (s *nameServer) answer(q []byte, reply func([]byte)) bool {
 		}
 		a4, a6, room := s.n.names.address(name)
 		switch notFound := (*net.DNSError)(nil); {
-		case errors.As(err, &notFound) && notFound.IsNotFound:
-			say(dnsmessage.RCodeNameError, netip.Addr{})
 		case err != nil:
-			s.n.flows.unresolved(name, set.rules.Decide(egress.Destination{Protocol: egress.TCP, Host: name}), err)
+			s.n.flows.unresolved(name, question.Type.String(), set.rules.Decide(egress.Destination{Protocol: egress.TCP, Host: name}), err)
+			if errors.As(err, &notFound) && notFound.IsNotFound {
+				say(dnsmessage.RCodeNameError, netip.Addr{})
+				return
+			}
 			say(dnsmessage.RCodeServerFailure, netip.Addr{})
 		case !room:
 			say(dnsmessage.RCodeServerFailure, netip.Addr{})

@@ -23,7 +23,7 @@ type flows struct {
 	denied denials // all
 	recent denials // since they were last taken
 	total  engine.Traffic
-	last   lookup // that was refused and is not half of a pair
+	last   lookup // that failed and is not half of a pair
 }
 
 // lookup is a question for a name, by its type.
@@ -264,19 +264,23 @@ func (fs *flows) traffic() engine.Traffic {
 // protocolDNS is the Protocol of flows that are questions about names.
 const protocolDNS = "dns"
 
-// refused notes that the sandbox asked for the address of a name that is not allowed.
-//
-// Clients look a name up by two questions, for IPv4 and for IPv6: the second is not counted.
-func (fs *flows) refused(name, question, why string) {
+// again reports whether a question that failed is the second of a lookup: clients look a name up by two, for
+// IPv4 and for IPv6.
+func (fs *flows) again(name, question string) bool {
 	fs.mu.Lock()
+	defer fs.mu.Unlock()
 	last := fs.last
 	fs.last = lookup{name, question}
 	pair := last.name == name && last.question != question
 	if pair {
 		fs.last = lookup{}
 	}
-	fs.mu.Unlock()
-	if pair {
+	return pair
+}
+
+// refused notes that the sandbox asked for the address of a name that is not allowed.
+func (fs *flows) refused(name, question, why string) {
+	if fs.again(name, question) {
 		return
 	}
 	f := fs.begin(egress.Destination{Protocol: protocolDNS, Host: name})
@@ -285,7 +289,10 @@ func (fs *flows) refused(name, question, why string) {
 }
 
 // unresolved notes that the addresses of an allowed name could not be found.
-func (fs *flows) unresolved(name string, d sandpit.EgressDecision, err error) {
+func (fs *flows) unresolved(name, question string, d sandpit.EgressDecision, err error) {
+	if fs.again(name, question) {
+		return
+	}
 	f := fs.begin(egress.Destination{Protocol: protocolDNS, Host: name})
 	d.Allowed = true // some destination of it is
 	f.decide(d)

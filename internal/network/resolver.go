@@ -47,6 +47,7 @@ const (
 	keepAnswer    = 10 * time.Second // how long; Go's resolver does not tell their lifetime
 	keepFailure   = time.Second
 	lookupTimeout = 10 * time.Second
+	tryTimeout    = 2 * time.Second // of a name server, which is asked twice: programs inside wait for 5 s or more
 	keepOwn       = 5 * time.Second
 )
 
@@ -68,7 +69,21 @@ func (r *resolver) dial(ctx context.Context, network, server string) (net.Conn, 
 	if err == nil {
 		context.AfterFunc(ctx, func() { conn.Close() }) // Go waits for an answer longer than for ctx
 	}
+	if udp, ok := conn.(*net.UDPConn); ok {
+		return briefly{udp}, nil
+	}
 	return conn, err
+}
+
+// briefly is a connection to a name server, which has tryTimeout where Go's resolver gives it 5 s.
+type briefly struct{ *net.UDPConn }
+
+// SetDeadline is called before a question is sent.
+func (c briefly) SetDeadline(t time.Time) error {
+	if most := time.Now().Add(tryTimeout); most.Before(t) {
+		t = most
+	}
+	return c.UDPConn.SetDeadline(t)
 }
 
 // addresses asks for the addresses of a name. The error does not say which name servers there are: callers
@@ -85,6 +100,9 @@ func (r *resolver) addresses(ctx context.Context, name string) ([]netip.Addr, er
 	}
 	if failed := (*net.DNSError)(nil); errors.As(err, &failed) {
 		why := failed.Err[strings.LastIndex(failed.Err, ": ")+1:]
+		if failed.IsTimeout {
+			why = "no name server answered in time"
+		}
 		err = &net.DNSError{Err: strings.TrimSpace(why), Name: name, IsTimeout: failed.IsTimeout, IsTemporary: failed.IsTemporary, IsNotFound: failed.IsNotFound}
 	}
 	return addrs, err

@@ -208,13 +208,46 @@ to. The exit code is 1 if it is denied.`,
 			}
 			_, err = fmt.Fprintf(a.Stdout, "%s: %s\n", verdict, cli.Harmless(strings.TrimPrefix(d.Why, verdict+" ")))
 		}
-		if err == nil && !d.Allowed {
-			err = cli.ExitWith(1)
+		switch {
+		case err != nil:
+			return err
+		case !d.Allowed:
+			return cli.ExitWith(1)
 		}
-		return err
+		if text := lastFailure(ctx, sb, args[1]); text != "" && !asJSON {
+			a.Note("%s", cli.Harmless(text))
+		}
+		return nil
 	})
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+// lastFailure says why the last connection to an allowed destination failed, if it did: its name may not
+// exist, or lead to an address that no rule names.
+func lastFailure(ctx context.Context, sb sandpit.Sandbox, destination string) string {
+	to, err := egress.ParseDestination(destination)
+	if err != nil || to.Host == "" {
+		return ""
+	}
+	log, err := sb.EgressLog(ctx)
+	if err != nil {
+		return ""
+	}
+	slices.SortStableFunc(log.Flows, func(x, y sandpit.Flow) int { return x.Started.Compare(y.Started) })
+	for _, f := range slices.Backward(log.Flows) {
+		if f.Host != to.Host || f.Protocol != "dns" && (f.Protocol != string(to.Protocol) || to.Port != 0 && f.Port != to.Port) {
+			continue
+		}
+		switch {
+		case !f.Allowed:
+			return "its last connection was denied: " + f.Why
+		case f.Error != "":
+			return "its last connection failed: " + f.Error
+		}
+		return ""
+	}
+	return ""
 }
 
 func (a *tree) networkLog() *cobra.Command {
