@@ -395,9 +395,10 @@ type Bind struct {
 }
 
 // File is a small file in the root of a new sandbox, such as /etc/hosts, owned by root
-// inside. Missing directories are made. An existing file or symbolic link is replaced.
+// inside. Missing directories are made. An existing file or symbolic link is replaced. Files whose Data
+// and Rest are the very same bytes of memory may become one file with several names.
 type File struct {
-	Path string
-	Mode uint32
-	Data []byte
+	Path       string
+	Mode       uint32
+	Data, Rest []byte // its content: Data, which may be shared with other plans, and then Rest
 }

@@ -29,9 +29,9 @@ type Network interface {
 	Join(ctx context.Context, file *os.File, t Terms) (Joined, error)
 
 	// Authority makes Terms.CA for a new sandbox, if the other terms need one; else it is nil.
-	// The certificates, in PEM and without keys, are those that programs in the sandbox have
-	// to trust: that of CA, and those of the operator.
-	Authority(t Terms) (ca, certificates []byte, err error)
+	// Programs in the sandbox have to trust, in PEM and without keys, its own certificate, that
+	// of CA, and those of the operator, which are the same for all sandboxes.
+	Authority(t Terms) (ca, own, operators []byte, err error)
 
 	// Own returns the addresses of this machine that e names: see Terms.Own.
 	Own(e sandpit.Egress) ([]netip.Addr, error)

@@ -88,6 +88,7 @@ type Engine struct {
 	ended  endedBroadcasters
 	pool   *pool
 	tasks  tasks
+	trust  trustCache
 
 	mu     sync.Mutex
 	closed bool              // guarded by mu

@@ -2,11 +2,14 @@ package engine
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/pem"
 	"fmt"
+	"hash"
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/image"
@@ -77,54 +80,19 @@ func (s *Sandbox) intercept(plan *driver.Plan) (env []string, err error) {
 	if network == nil || !s.hasEgress(s.egress) {
 		return nil, nil
 	}
-	ca, certificate, err := network.Authority(s.terms(s.egress))
-	if err != nil || len(certificate) == 0 {
+	ca, own, operators, err := network.Authority(s.terms(s.egress))
+	if err != nil || len(own)+len(operators) == 0 {
 		return nil, err
 	}
 	s.ca = ca
-	files, env := trusting(s.lease.Rootfs(), s.image.Env, certificate)
+	root := s.lease.Rootfs()
+	files, err := s.engine.trust.storesOf(root, operators, len(own) > 0).files(root, own)
 	plan.Root.Files = append(plan.Root.Files, files...)
-	return env, nil
+	return trustEnv(s.image.Env), err
 }
 
-// trusting returns files that make the programs of an image trust certificates, in PEM, beside
-// what they trust already, and variables for programs that do not look there.
-func trusting(root image.Rootfs, imageEnv []string, certificates []byte) (files []driver.File, env []string) {
-	file := func(name string, data []byte) {
-		files = append(files, driver.File{Path: name, Mode: 0o644, Data: data})
-	}
-	at, bundle := rootsOf(root)
-	if len(bundle) > 0 && !bytes.HasSuffix(bundle, []byte("\n")) {
-		bundle = append(bundle, '\n')
-	}
-	bundle = append(bundle, certificates...)
-	file(at, bundle)
-	file(trustFile, bundle)
-
-	added := certificatesIn(certificates)
-	var java []byte
-	for _, name := range javaTrustStores {
-		if old := []byte(findFile(layersOf(root, name))); len(old) > 0 {
-			java = javaStore(old, added, bundle)
-			file(name, java)
-		}
-	}
-	if java == nil {
-		java = javaStore(nil, added, bundle)
-	}
-	file(javaTrustFile, java)
-
-	for _, dir := range trustDirectories {
-		if kind, ok := findType(layersOf(root, dir)); !ok || !kind.IsDir() {
-			continue
-		}
-		for _, der := range added {
-			if name, ok := unusedHash(root, files, dir, der); ok {
-				file(name, pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: der}))
-			}
-		}
-	}
-
+// trustEnv returns variables for programs that do not look for certificates where the system's are.
+func trustEnv(imageEnv []string) (env []string) {
 	for _, name := range trustVariables {
 		env = append(env, name+"="+trustFile)
 	}
@@ -134,7 +102,165 @@ func trusting(root image.Rootfs, imageEnv []string, certificates []byte) (files 
 			option = javaOption + " " + set // the last of an option holds
 		}
 	}
-	return files, append(env, javaVariable+"="+option)
+	return append(env, javaVariable+"="+option)
+}
+
+// stores are the certificates that programs of an image trust, and those that they are made to trust
+// beside these, as the programs look for them. What the sandbox alone trusts is missing. They are
+// never changed, so that many sandboxes share them.
+type stores struct {
+	at     string // where the image has its own in PEM
+	bundle []byte // all, in PEM
+	java   []namedStore
+	dirs   []string      // of trustDirectories, those of the image
+	hashed []driver.File // in dirs
+}
+
+// A namedStore is a store of Java in a file.
+type namedStore struct {
+	name string
+	javaStore
+}
+
+// newStores makes the stores of an image, with certificates in PEM. With own there will be one more.
+func newStores(root image.Rootfs, certificates []byte, own bool) *stores {
+	s := new(stores)
+	s.at, s.bundle = rootsOf(root)
+	if len(s.bundle) > 0 && !bytes.HasSuffix(s.bundle, []byte("\n")) {
+		s.bundle = append(s.bundle, '\n')
+	}
+	s.bundle = slices.Clip(append(s.bundle, certificates...))
+	added, last := certificatesIn(certificates), 0
+	if own {
+		last = 1
+	}
+	for _, name := range javaTrustStores {
+		if old := []byte(findFile(layersOf(root, name))); len(old) > 0 {
+			s.java = append(s.java, namedStore{name, newJavaStore(old, added, s.bundle, last)})
+		}
+	}
+	if s.java == nil {
+		s.java = []namedStore{{javaTrustFile, newJavaStore(nil, nil, s.bundle, last)}}
+	} else {
+		s.java = append(s.java, namedStore{javaTrustFile, s.java[len(s.java)-1].javaStore})
+	}
+	for _, dir := range trustDirectories {
+		if kind, ok := findType(layersOf(root, dir)); ok && kind.IsDir() {
+			s.dirs = append(s.dirs, dir)
+		}
+	}
+	s.hashed = s.inDirectories(root, added)
+	return s
+}
+
+// inDirectories returns files by which OpenSSL finds certificates in the image's directories.
+func (s *stores) inDirectories(root image.Rootfs, certificates [][]byte) []driver.File {
+	files := slices.Clip(s.hashed)
+	for _, dir := range s.dirs {
+		for _, der := range certificates {
+			if name, ok := unusedHash(root, files, dir, der); ok {
+				files = append(files, driver.File{Path: name, Mode: 0o644, Data: pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: der})})
+			}
+		}
+	}
+	return files
+}
+
+// files returns the files of a sandbox that also trusts its own certificate, in PEM, if it has one.
+func (s *stores) files(root image.Rootfs, own []byte) (files []driver.File, err error) {
+	last := certificatesIn(own)
+	for _, name := range [...]string{s.at, trustFile} {
+		files = append(files, driver.File{Path: name, Mode: 0o644, Data: s.bundle, Rest: own})
+	}
+	rests := map[hash.Hash][]byte{} // the image's store and its copy are one file
+	for _, java := range s.java {
+		rest, done := rests[java.digest]
+		if !done {
+			if rest, err = java.rest(last); err != nil {
+				return nil, fmt.Errorf("making the certificates of Java: %w", err)
+			}
+			rests[java.digest] = rest
+		}
+		files = append(files, driver.File{Path: java.name, Mode: 0o644, Data: java.begin, Rest: rest})
+	}
+	if last == nil {
+		return append(files, s.hashed...), nil
+	}
+	return append(files, s.inDirectories(root, last)...), nil
+}
+
+// size is the memory of s in bytes.
+func (s *stores) size() (n int) {
+	n = len(s.bundle)
+	for _, java := range s.java {
+		n += len(java.begin)
+	}
+	return n
+}
+
+// trustCache has the stores of the images that were used last. The zero value is empty.
+type trustCache struct {
+	mu  sync.Mutex
+	all []cachedStores // the last used first, guarded by mu
+}
+
+type cachedStores struct {
+	key [sha256.Size]byte
+	*stores
+}
+
+// Bounds of a trustCache.
+const (
+	maxCachedStores = 4
+	maxStoresSize   = 2 << 20 // bytes of one
+)
+
+// storesOf returns newStores of the same arguments. Only those of the host image and of images in the
+// store are cached: their layers never change, and are named by what is in them.
+func (c *trustCache) storesOf(root image.Rootfs, certificates []byte, own bool) *stores {
+	if !unchanging(root) {
+		return newStores(root, certificates, own)
+	}
+	h := sha256.New()
+	for _, layer := range root.Layers {
+		fmt.Fprintf(h, "%q ", layer)
+	}
+	fmt.Fprintf(h, "%t ", own)
+	h.Write(certificates)
+	key := [sha256.Size]byte(h.Sum(nil))
+	c.mu.Lock()
+	i := slices.IndexFunc(c.all, func(s cachedStores) bool { return s.key == key })
+	if i >= 0 {
+		found := c.all[i]
+		copy(c.all[1:], c.all[:i])
+		c.all[0] = found
+		c.mu.Unlock()
+		return found.stores
+	}
+	c.mu.Unlock()
+	s := newStores(root, certificates, own)
+	if s.size() > maxStoresSize {
+		return s
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all = slices.Insert(c.all[:min(len(c.all), maxCachedStores-1)], 0, cachedStores{key, s})
+	return s
+}
+
+// unchanging reports whether all that stores are made of is in layers that never change: it is not
+// in a directory that is used as an image, nor in one that is bound.
+func unchanging(root image.Rootfs) bool {
+	if root.Digest == "" && root.Reference != "host" {
+		return false
+	}
+	names := slices.Concat(trustStores[:], javaTrustStores[:], trustDirectories[:])
+	return !slices.ContainsFunc(root.Binds, func(b image.Bind) bool {
+		target := path.Clean("/" + b.Target)
+		return slices.ContainsFunc(names, func(name string) bool {
+			return name == target || strings.HasPrefix(name, target+"/") || strings.HasPrefix(target, name+"/")
+		})
+	})
 }
 
 // unusedHash returns the path by which OpenSSL finds a certificate in a directory of an image,

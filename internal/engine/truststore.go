@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"encoding/pem"
 	"fmt"
+	"hash"
 	"strings"
 	"unicode/utf16"
 )
@@ -34,10 +35,15 @@ var javaHeader = []byte{0xfe, 0xed, 0xfe, 0xed, 0, 0, 0, 2}
 // javaDigest is the size of what ends a store: a digest, which programs without a password skip.
 const javaDigest = sha1.Size
 
-// javaStore returns a store of certificates of Java with those of an old store and others; if the
-// old one does not have the format, with all of a bundle in PEM. The password of its digest is the
-// usual one, "changeit".
-func javaStore(old []byte, certificates [][]byte, bundle []byte) []byte {
+// javaStore is a store of certificates of Java that lacks its last entries and its digest.
+type javaStore struct {
+	begin  []byte    // the header, for all entries, and the first of them
+	digest hash.Hash // of begin; never changed
+}
+
+// newJavaStore returns a store with the certificates of an old store and others; if the old one does
+// not have the format, with all of a bundle in PEM. last is the number of entries that it lacks.
+func newJavaStore(old []byte, certificates [][]byte, bundle []byte, last int) javaStore {
 	count, entries := 0, []byte(nil)
 	if bytes.HasPrefix(old, javaHeader) && len(old) >= len(javaHeader)+4+javaDigest {
 		count = int(binary.BigEndian.Uint32(old[len(javaHeader):]))
@@ -45,23 +51,39 @@ func javaStore(old []byte, certificates [][]byte, bundle []byte) []byte {
 	} else {
 		certificates = certificatesIn(bundle)
 	}
-	store := binary.BigEndian.AppendUint32(bytes.Clone(javaHeader), uint32(count+len(certificates))) //nolint:gosec // a file has few
-	store = append(store, entries...)
-	for i, der := range certificates {
-		store = binary.BigEndian.AppendUint32(store, 2) // a trusted certificate
-		store = appendJavaString(store, fmt.Sprintf("sandpit-%d", i))
-		store = binary.BigEndian.AppendUint64(store, 0) // when it was added
-		store = appendJavaString(store, "X.509")
-		store = binary.BigEndian.AppendUint32(store, uint32(len(der))) //nolint:gosec // part of a small file
-		store = append(store, der...)
-	}
+	begin := binary.BigEndian.AppendUint32(bytes.Clone(javaHeader), uint32(count+len(certificates)+last)) //nolint:gosec // a file has few
+	begin = appendJavaEntries(append(begin, entries...), "sandpit", certificates)
 	digest := sha1.New() //nolint:gosec // the format's
 	for _, c := range utf16.Encode([]rune("changeit")) {
 		digest.Write(binary.BigEndian.AppendUint16(nil, c))
 	}
 	digest.Write([]byte("Mighty Aphrodite"))
-	digest.Write(store)
-	return digest.Sum(store)
+	digest.Write(begin)
+	return javaStore{begin, digest}
+}
+
+// rest returns what follows begin: the last entries, and the digest, of which the password is the usual
+// one, "changeit".
+func (s javaStore) rest(last [][]byte) ([]byte, error) {
+	digest, err := s.digest.(hash.Cloner).Clone()
+	if err != nil {
+		return nil, err
+	}
+	entries := appendJavaEntries(nil, "sandpit-own", last)
+	digest.Write(entries)
+	return digest.Sum(entries), nil
+}
+
+func appendJavaEntries(store []byte, alias string, certificates [][]byte) []byte {
+	for i, der := range certificates {
+		store = binary.BigEndian.AppendUint32(store, 2) // a trusted certificate
+		store = appendJavaString(store, fmt.Sprintf("%s-%d", alias, i))
+		store = binary.BigEndian.AppendUint64(store, 0) // when it was added
+		store = appendJavaString(store, "X.509")
+		store = binary.BigEndian.AppendUint32(store, uint32(len(der))) //nolint:gosec // part of a small file
+		store = append(store, der...)
+	}
+	return store
 }
 
 func appendJavaString(b []byte, s string) []byte {

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	"os"
 	"os/exec"
@@ -16,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
@@ -66,20 +68,22 @@ func TestSubjectHashIsOpenSSLs(t *testing.T) {
 func TestJavaStores(t *testing.T) {
 	if _, err := exec.LookPath("keytool"); err != nil {
 		t.Log("no keytool: only the size of a store is checked")
-		if n := len(javaStore(nil, nil, nil)); n != len(javaHeader)+4+javaDigest {
+		if n := len(wholeJavaStore(t, nil, nil, nil, nil)); n != len(javaHeader)+4+javaDigest {
 			t.Errorf("an empty store has %d bytes", n)
 		}
 		return
 	}
 	old := newRoot(t, pkix.Name{CommonName: "The image's"})
 	ours := newRoot(t, pkix.Name{CommonName: "Ours"})
-	first := javaStore(nil, nil, old)
-	second := javaStore(imported(t, old), certificatesIn(ours), nil)
-	third := javaStore([]byte("not a store"), certificatesIn(ours), slices.Concat(old, ours))
+	own := newRoot(t, pkix.Name{CommonName: "The sandbox's"})
+	first := wholeJavaStore(t, nil, nil, old, nil)
+	second := wholeJavaStore(t, imported(t, old), ours, nil, nil)
+	third := wholeJavaStore(t, []byte("not a store"), ours, slices.Concat(old, ours), nil)
+	fourth := wholeJavaStore(t, imported(t, old), ours, nil, own)
 	for _, c := range []struct {
 		store []byte
 		want  []string
-	}{{first, []string{"CN=The image's"}}, {second, []string{"CN=The image's", "CN=Ours"}}, {third, []string{"CN=The image's", "CN=Ours"}}} {
+	}{{first, []string{"CN=The image's"}}, {second, []string{"CN=The image's", "CN=Ours"}}, {third, []string{"CN=The image's", "CN=Ours"}}, {fourth, []string{"CN=The image's", "CN=Ours", "CN=The sandbox's"}}} {
 		name := filepath.Join(t.TempDir(), "store")
 		if err := os.WriteFile(name, c.store, 0o600); err != nil {
 			t.Fatal(err)
@@ -94,6 +98,22 @@ func TestJavaStores(t *testing.T) {
 			}
 		}
 	}
+}
+
+// wholeJavaStore returns a store with the certificates of an old one and others, the last of which are
+// added at the end.
+func wholeJavaStore(t *testing.T, old, certificates, bundle, last []byte) []byte {
+	t.Helper()
+	added := certificatesIn(last)
+	s := newJavaStore(old, certificatesIn(certificates), bundle, len(added))
+	var rest []byte
+	for range 2 { // the first changes nothing
+		var err error
+		if rest, err = s.rest(added); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return slices.Concat(s.begin, rest)
 }
 
 // imported returns a store that Java's own tool has made.
@@ -119,7 +139,7 @@ func imported(t *testing.T, text []byte) []byte {
 func TestTrustedByDistribution(t *testing.T) {
 	theirs, ours := newRoot(t, pkix.Name{CommonName: "Theirs"}), newRoot(t, pkix.Name{CommonName: "Ours"})
 	hash, _ := subjectHash(certificatesIn(ours)[0])
-	java := string(javaStore(nil, nil, theirs))
+	java := string(wholeJavaStore(t, nil, nil, theirs, nil))
 	for name, c := range map[string]struct {
 		files, links map[string]string
 		dirs         []string
@@ -166,27 +186,100 @@ func TestTrustedByDistribution(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			files, env := trusting(image.Rootfs{Layers: []string{t.TempDir(), dir}}, []string{"JAVA_TOOL_OPTIONS=-Xmx1g"}, ours)
-			var names []string
-			for _, f := range files {
-				names = append(names, f.Path)
-				if strings.HasSuffix(f.Path, "cacerts") {
+			root := image.Rootfs{Layers: []string{t.TempDir(), dir}}
+			want := append(c.want, "/etc/sandpit/ca-certificates.crt", "/etc/sandpit/cacerts")
+			slices.Sort(want)
+			for _, own := range []bool{false, true} { // the operator's, or the sandbox's own
+				operators, its := ours, []byte(nil)
+				if own {
+					operators, its = nil, ours
+				}
+				files, err := newStores(root, operators, own).files(root, its)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var names []string
+				for _, f := range files {
+					names = append(names, f.Path)
+					content := string(f.Data) + string(f.Rest)
 					for _, text := range [][]byte{theirs, ours} {
-						if has := strings.Contains(string(f.Data), string(certificatesIn(text)[0])); !has && (name != "none" || &text[0] == &ours[0]) {
+						has := strings.Contains(content, string(text))
+						if strings.HasSuffix(f.Path, "cacerts") {
+							has = strings.Contains(content, string(certificatesIn(text)[0]))
+						}
+						if !has && (&text[0] == &ours[0] || name != "none" && !strings.Contains(f.Path, hash)) {
 							t.Errorf("%s lacks a certificate", f.Path)
 						}
 					}
 				}
+				slices.Sort(names)
+				if !slices.Equal(names, want) {
+					t.Errorf("got  %v\nwant %v", names, want)
+				}
 			}
-			want := append(c.want, "/etc/sandpit/ca-certificates.crt", "/etc/sandpit/cacerts")
-			slices.Sort(names)
-			slices.Sort(want)
-			if !slices.Equal(names, want) {
-				t.Errorf("got  %v\nwant %v", names, want)
-			}
+			env := trustEnv([]string{"JAVA_TOOL_OPTIONS=-Xmx1g"})
 			if !slices.Contains(env, "JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=/etc/sandpit/cacerts -Xmx1g") || !slices.Contains(env, "SSL_CERT_FILE=/etc/sandpit/ca-certificates.crt") {
 				t.Errorf("variables: %v", env)
 			}
 		})
+	}
+}
+
+// Stores are made once for an image that never changes, and anew for every other image, bundle or
+// directory.
+func TestTrustCache(t *testing.T) {
+	theirs, ours := newRoot(t, pkix.Name{CommonName: "Theirs"}), newRoot(t, pkix.Name{CommonName: "Ours"})
+	image1, image2 := t.TempDir(), t.TempDir()
+	for dir, text := range map[string][]byte{image1: theirs, image2: ours} {
+		if err := os.MkdirAll(dir+"/etc/ssl/certs", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(dir+trustStores[0], text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := new(trustCache)
+	stored := image.Rootfs{Digest: "sha256:1", Layers: []string{image1}}
+	first := c.storesOf(stored, ours, false)
+	if c.storesOf(stored, ours, false) != first {
+		t.Error("the same is made twice")
+	}
+	bind := []image.Bind{{Source: "/usr", Target: "/usr"}}
+	if host := (image.Rootfs{Reference: "host", Layers: []string{image1}, Binds: bind}); c.storesOf(host, ours, false) != first {
+		t.Error("that of the host image, with the same layer, is made anew")
+	}
+	over := []image.Bind{{Source: image2 + "/etc/ssl", Target: "/etc/ssl"}}
+	for name, other := range map[string]*stores{
+		"another image":           c.storesOf(image.Rootfs{Digest: "sha256:2", Layers: []string{image2}}, ours, false),
+		"another layer over it":   c.storesOf(image.Rootfs{Digest: "sha256:3", Layers: []string{image2, image1}}, ours, false),
+		"another bundle":          c.storesOf(stored, theirs, false),
+		"with an authority":       c.storesOf(stored, ours, true),
+		"a directory":             c.storesOf(image.Rootfs{Reference: "dir:x", Layers: []string{image1}}, ours, false),
+		"something bound over it": c.storesOf(image.Rootfs{Reference: "host", Layers: []string{image1}, Binds: over}, ours, false),
+	} {
+		if other == first {
+			t.Errorf("%s has the same stores", name)
+		}
+	}
+	for i := range 3 * maxCachedStores {
+		root := image.Rootfs{Digest: "sha256:4", Layers: []string{image1, fmt.Sprint(i)}}
+		if s := c.storesOf(root, ours, false); c.storesOf(root, ours, false) != s || len(c.all) > maxCachedStores {
+			t.Errorf("of %d, %d are kept", i, len(c.all))
+		}
+	}
+
+	// What one sandbox has of its own, no other gets.
+	base := c.storesOf(stored, nil, true)
+	for _, own := range [][]byte{theirs, ours, theirs} {
+		files, err := base.files(stored, own)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := newStores(stored, nil, true).files(stored, own)
+		if err != nil || !slices.EqualFunc(files, want, func(a, b driver.File) bool {
+			return a.Path == b.Path && string(a.Data)+string(a.Rest) == string(b.Data)+string(b.Rest)
+		}) {
+			t.Errorf("the files of a sandbox depend on those before it: %v", err)
+		}
 	}
 }

@@ -31,14 +31,14 @@ func (h Here) Join(_ context.Context, file *os.File, t engine.Terms) (engine.Joi
 }
 
 // Authority makes the authority of a sandbox. See engine.Network.
-func (h Here) Authority(t engine.Terms) (ca, certificates []byte, err error) {
-	certificates = h.Way.Settings().Roots
+func (h Here) Authority(t engine.Terms) (ca, own, operators []byte, err error) {
+	operators = h.Way.Settings().Roots
 	rules, err := egress.Compile(t.Egress)
 	if err != nil || len(t.Secrets) == 0 && rules.AboutRequests() == "" {
-		return nil, certificates, err
+		return nil, nil, operators, err
 	}
 	ca, err = authority.New()
-	return ca, append(authority.Certificate(ca), certificates...), err
+	return ca, authority.Certificate(ca), operators, err
 }
 
 // Own returns the addresses of this machine that e names. See engine.Network.

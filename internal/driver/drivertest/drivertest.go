@@ -805,17 +805,24 @@ func testPlan(t *testing.T, e *env) {
 	plan := e.plan(t)
 	plan.Hostname = "some-host"
 	plan.Root.Dirs = []string{"/made/dir", "/etc"}
+	begin, end := []byte("begins\n"), []byte("ends\n") // of several files
 	plan.Root.Files = []driver.File{
 		{Path: "/etc/hostname", Mode: 0o644, Data: []byte("some-host\n")},
 		{Path: "/etc/group", Mode: 0o644, Data: []byte("existed\n")},
 		{Path: "/etc/mtab", Mode: 0o644, Data: []byte("was a link\n")},
 		{Path: "/made/file", Mode: 0o600, Data: []byte("x")},
 		{Path: "/made/empty", Mode: 0o444},
+		{Path: "/made/both", Mode: 0o644, Data: begin, Rest: end},
+		{Path: "/etc/same", Mode: 0o644, Data: begin, Rest: end},
+		{Path: "/made/other", Mode: 0o644, Data: begin},
+		{Path: "/made/mode", Mode: 0o640, Data: begin, Rest: end},
+		{Path: "/made/rest", Mode: 0o644, Rest: end},
 	}
 	plan.Tmpfs = []sandpit.Tmpfs{{Target: "/scratch", Size: 1 << 20}}
 	plan.MultiUser = true
 	c := configured(t, e.create(t, plan))
 	const script = `uname -n; cat /etc/hostname /etc/group /etc/mtab; stat -c '%n %a %F' /made/dir /made/file /made/empty /etc/mtab
+cd /made; cat both /etc/same other rest; stat -c '%n %a %s' mode /etc/same
 stat -c %s /made/file; df -Pk /scratch | awk 'NR>1 { print $2 }'; id -u; id -g`
 	const want = `some-host
 some-host
@@ -825,6 +832,14 @@ was a link
 /made/file 600 regular file
 /made/empty 444 regular empty file
 /etc/mtab 644 regular file
+begins
+ends
+begins
+ends
+begins
+ends
+mode 640 12
+/etc/same 644 12
 1
 1024
 1000

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -335,11 +336,19 @@ func (c *compiler) overBind(f driver.File) (dir, rest string, ok bool) {
 // elsewhere, and the image's files of that name are covered.
 func (c *compiler) files() {
 	made := map[string]bool{"upper": true}
+	type written struct {
+		top        string // what is written through one file system must not show in another
+		mode       uint32
+		data, rest *byte
+		sizes      [2]int
+	}
+	first := map[written]string{}
 	for _, f := range c.plan.Root.Files {
-		name := "upper" + path.Clean("/"+f.Path)
+		top, name := "upper", path.Clean("/"+f.Path)
 		if dir, rest, ok := c.overBind(f); ok {
-			name = dir + rest
+			top, name = dir, rest
 		}
+		name = top + name
 		var dirs []string
 		for d := path.Dir(name); d != "." && !made[d]; d = path.Dir(d) {
 			dirs = append(dirs, d)
@@ -348,9 +357,19 @@ func (c *compiler) files() {
 		for _, d := range slices.Backward(dirs) {
 			c.mkdir(d, 0o755)
 		}
-		fd := c.p.Call("creating "+f.Path, unix.SYS_OPENAT, sysprog.Int(unix.AT_FDCWD), c.p.Str(name), sysprog.Int(unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC), sysprog.Int(f.Mode)).Result()
+		is := written{top, f.Mode, unsafe.SliceData(f.Data), unsafe.SliceData(f.Rest), [2]int{len(f.Data), len(f.Rest)}}
+		if same := first[is]; same != "" {
+			c.p.Call("creating "+f.Path, unix.SYS_LINKAT, sysprog.Int(unix.AT_FDCWD), c.p.Str(same), sysprog.Int(unix.AT_FDCWD), c.p.Str(name), sysprog.Int(0))
+			continue
+		}
 		if len(f.Data) > 0 {
-			c.p.Call("writing "+f.Path, unix.SYS_WRITE, sysprog.From(fd), c.p.Bytes(f.Data), sysprog.Int(len(f.Data))).Want(uintptr(len(f.Data)))
+			first[is] = name
+		}
+		fd := c.p.Call("creating "+f.Path, unix.SYS_OPENAT, sysprog.Int(unix.AT_FDCWD), c.p.Str(name), sysprog.Int(unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC), sysprog.Int(f.Mode)).Result()
+		for _, part := range [...][]byte{f.Data, f.Rest} {
+			if len(part) > 0 {
+				c.p.Call("writing "+f.Path, unix.SYS_WRITE, sysprog.From(fd), c.p.Bytes(part), sysprog.Int(len(part))).Want(uintptr(len(part)))
+			}
 		}
 		c.p.Call("closing "+f.Path, unix.SYS_CLOSE, sysprog.From(fd))
 		c.p.Free(fd)

@@ -24,7 +24,7 @@ func BenchmarkJoin(b *testing.B) {
 	b.Run("authority", func(b *testing.B) {
 		here := network.Here{}
 		for b.Loop() {
-			_, _, _ = here.Authority(engine.Terms{Egress: e})
+			_, _, _, _ = here.Authority(engine.Terms{Egress: e})
 		}
 	})
 	join := func(b *testing.B, to engine.Network) {
