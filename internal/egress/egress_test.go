@@ -212,6 +212,12 @@ func TestDialable(t *testing.T) {
 
 func TestResolvable(t *testing.T) {
 	rules := compile(t, sandpit.Egress{Allow: []string{"a.test:80", "udp:b.test", "ping:c.test"}, Deny: []string{"d.test"}})
+	denied := compile(t, sandpit.Egress{Allow: []string{"*.a.test:80", "b.test", "c.test:80", "udp:c.test"}, Deny: []string{"x.a.test", "y.a.test:80", "z.a.test:81", "b.test:80", "c.test"}})
+	for name, want := range map[string]bool{"x.a.test": false, "y.a.test": false, "z.a.test": true, "b.test": true, "c.test": true} {
+		if got := denied.Resolvable(name); got != want {
+			t.Errorf("where some are denied, Resolvable(%s) is %v", name, got)
+		}
+	}
 	for name, want := range map[string]bool{"a.test": true, "b.test": true, "c.test": true, "d.test": false, "x.a.test": false, "test": false} {
 		if got := rules.Resolvable(name); got != want {
 			t.Errorf("Resolvable(%s) is %v", name, got)

@@ -357,7 +357,11 @@ func (r *Rules) Resolvable(name string) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(r.allow, func(rule Rule) bool { return rule.names(name) }) // of which only some ports are denied
+	return slices.ContainsFunc(r.allow, func(rule Rule) bool {
+		return rule.names(name) && !slices.ContainsFunc(r.deny, func(d Rule) bool { // all of it
+			return d.HTTP == nil && d.names(name) && d.Protocol == rule.Protocol && (d.Port == 0 || d.Port == rule.Port)
+		})
+	})
 }
 
 // Dialable says whether an address may be dialled for an allowed destination. Who owns a name
