@@ -36,8 +36,7 @@ type Options struct {
 	egress                             scalar[sandpit.EgressPreset]
 	closed                             bool // --network none
 	allow, deny, resolve, dns          list[string]
-	connections, newConnections        scalar[int64]
-	sent, received, bandwidth          scalar[int64]
+	bounds                             []scalar[int64] // as in notation.TrafficBounds
 	upstreamProxy, noProxy, caBundle   scalar[string]
 	secret, secretEnv                  list[sandpit.Secret]
 	secretFrom                         list[[2]string] // a name, and the source of the value
@@ -85,8 +84,9 @@ func NewOptions(lookup notation.Lookup) *Options {
 	o.deny = list[string]{parse: words, shown: "RULE", adds: true}
 	o.resolve = list[string]{parse: words, shown: "HOST:ADDR", adds: true}
 	o.dns = list[string]{parse: words, shown: "ADDR"}
-	o.connections, o.newConnections = count(), count()
-	o.sent, o.received, o.bandwidth = size(), size(), size()
+	for _, b := range notation.TrafficBounds(new(sandpit.EgressBounds)) {
+		o.bounds = append(o.bounds, scalar[int64]{parse: b.Parse, shown: b.Shown})
+	}
 	o.upstreamProxy, o.noProxy = text("URL"), text("HOSTS")
 	o.caBundle = scalar[string]{parse: filepath.Abs, shown: "FILE"}
 	o.secret = list[sandpit.Secret]{parse: notation.ParseSecret, shown: "NAME[=VAR][@HOST]", adds: true}
@@ -212,7 +212,7 @@ func (o *Options) Sections() []Section {
 			{"read-only", "", &o.readOnly, "make the root file system read-only", false},
 			{"write", "", &o.write, "make only this path writable", false},
 		}},
-		{"Network", []Entry{
+		{"Network", append([]Entry{
 			{"egress", "", &o.egress, "what may be reached: none, registries, public, all or learn (default none)", false},
 			{"allow", "", &o.allow, "allow HOST, HOST:PORT, *.HOST, CIDR or a set, after udp: or ping: if it is not TCP; or METHOD:https://HOST/PATH*", false},
 			{"deny", "", &o.deny, "deny the same; wins over --allow and --egress", false},
@@ -221,15 +221,10 @@ func (o *Options) Sections() []Section {
 			{"upstream-proxy", "", &o.upstreamProxy, "reach the network, and registries, through http://, https:// or socks5://HOST:PORT; a password belongs in a variable or file", false},
 			{"no-proxy", "", &o.noProxy, "hosts that are reached without that proxy: names, addresses and CIDRs, separated by commas", false},
 			{"ca-bundle", "", &o.caBundle, "certificates, in PEM, to trust beside the machine's: in registries, proxies and origins; also sandboxes with egress get them", false},
-			{"max-connections", "", &o.connections, "open connections to the outside (default 512)", false},
-			{"max-new-connections", "", &o.newConnections, "new ones per second (default 100)", false},
-			{"max-sent", "", &o.sent, "bytes sent in all (default unlimited)", false},
-			{"max-received", "", &o.received, "bytes received in all (default unlimited)", false},
-			{"bandwidth", "", &o.bandwidth, "bytes per second, each way (default unlimited)", false},
 			{"secret", "", &o.secret, "use a secret: VAR has a placeholder, which its value replaces in requests to its hosts", false},
 			{"secret-env", "", &o.secretEnv, "give the sandbox the value of a secret, which it can then read and send", false},
 			{"secret-from", "", &o.secretFrom, "read the value of a secret on this machine, for this sandbox alone: SOURCE is env:VARIABLE, file:PATH or cmd:COMMAND; --secret NAME is implied", false},
-		}},
+		}, o.boundFlags()...)},
 		{"The sandbox", []Entry{
 			{"name", "", &o.name, "unique name of the sandbox", true},
 			{"hostname", "", &o.hostname, "host name inside the sandbox (default its name)", false},
@@ -243,6 +238,18 @@ func (o *Options) Sections() []Section {
 			{"init-time", "", &o.initTime, "show on stderr how long each step took", true},
 		}},
 	}
+}
+
+// boundFlags returns the flags that bound the traffic.
+func (o *Options) boundFlags() (flags []Entry) {
+	for i, b := range notation.TrafficBounds(new(sandpit.EgressBounds)) {
+		usual := "unlimited"
+		if b.Default > 0 {
+			usual = b.Format(b.Default)
+		}
+		flags = append(flags, Entry{b.Flag, "", &o.bounds[i], b.Usage + " (default " + usual + ")", false})
+	}
+	return flags
 }
 
 // ExecFlags returns the flags of sandpit exec: those of run that concern a command, and one
@@ -454,10 +461,11 @@ func (o *Options) network() sandpit.Egress {
 	if o.closed {
 		return sandpit.Egress{}
 	}
-	return sandpit.Egress{
-		Preset: o.egress.is, Allow: o.allow.values(), Deny: o.deny.values(), Resolve: o.resolve.values(), DNS: o.dns.values(),
-		Bounds: sandpit.EgressBounds{Connections: o.connections.is, NewConnections: o.newConnections.is, Sent: o.sent.is, Received: o.received.is, Bandwidth: o.bandwidth.is},
+	e := sandpit.Egress{Preset: o.egress.is, Allow: o.allow.values(), Deny: o.deny.values(), Resolve: o.resolve.values(), DNS: o.dns.values()}
+	for i, b := range notation.TrafficBounds(&e.Bounds) {
+		*b.Value = o.bounds[i].is
 	}
+	return e
 }
 
 // environment returns the variables of all levels, the weakest first, and in

@@ -81,9 +81,9 @@ func (a *App) warnInert(o *Options, spec sandpit.Spec) {
 		return
 	}
 	var inert []string
-	for _, name := range [...]string{"deny", "resolve", "dns", "max-connections", "max-new-connections", "max-sent", "max-received", "bandwidth"} {
-		if o.Flag(name).Value.Origin().Level == config.Flag {
-			inert = append(inert, "--"+name)
+	for _, flag := range append([]Entry{o.Flag("deny"), o.Flag("resolve"), o.Flag("dns")}, o.boundFlags()...) {
+		if flag.Value.Origin().Level == config.Flag {
+			inert = append(inert, "--"+flag.Name)
 		}
 	}
 	if len(inert) > 0 {

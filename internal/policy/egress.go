@@ -2,7 +2,6 @@ package policy
 
 import (
 	"slices"
-	"strconv"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/notation"
@@ -104,28 +103,17 @@ func (p *Policy) boundTraffic(b *sandpit.EgressBounds) error {
 	if p.Rules != nil {
 		most = p.Rules.Traffic
 	}
-	count := func(n int64) string { return strconv.FormatInt(n, 10) }
-	for _, bound := range [...]struct {
-		field, noun  string
-		value        *int64
-		usual, limit int64
-		show         func(int64) string
-	}{
-		{"connections", "number of connections", &b.Connections, sandpit.DefaultConnections, most.Connections, count},
-		{"new-connections", "rate of new connections", &b.NewConnections, sandpit.DefaultNewConnections, most.NewConnections, count},
-		{"sent", "traffic sent", &b.Sent, 0, most.Sent, notation.FormatSize},
-		{"received", "traffic received", &b.Received, 0, most.Received, notation.FormatSize},
-		{"bandwidth", "bandwidth", &b.Bandwidth, 0, most.Bandwidth, notation.FormatSize},
-	} {
-		switch value := *bound.value; {
+	limits := notation.TrafficBounds(&most)
+	for i, bound := range notation.TrafficBounds(b) {
+		switch value, limit := *bound.Value, *limits[i].Value; {
 		case value < 0 || value > maxTraffic:
-			return invalid("use a number from 1 to "+bound.show(maxTraffic), "the %s of %d is impossible", bound.noun, value)
-		case bound.limit == 0:
-		case value == 0 && (bound.usual == 0 || bound.usual > bound.limit):
-			*bound.value = bound.limit
-		case value > bound.limit:
-			return p.refuse(bound.field, "maximum."+bound.field, "request at most "+bound.show(bound.limit),
-				"the %s of %s is more than the maximum of %s", bound.noun, bound.show(value), bound.show(bound.limit))
+			return invalid("use a number from 1 to "+bound.Format(maxTraffic), "the %s of %d is impossible", bound.Noun, value)
+		case limit == 0:
+		case value == 0 && (bound.Default == 0 || bound.Default > limit):
+			*bound.Value = limit
+		case value > limit:
+			return p.refuse(bound.Name, "maximum."+bound.Name, "request at most "+bound.Format(limit),
+				"the %s of %s is more than the maximum of %s", bound.Noun, bound.Format(value), bound.Format(limit))
 		}
 	}
 	return nil

@@ -76,26 +76,14 @@ func (a *tree) printEgress(e sandpit.Egress) error {
 			fmt.Fprintf(&b, "--%s %s\n", list.flag, cli.Harmless(text))
 		}
 	}
-	for _, bound := range []struct {
-		flag  string
-		value int64
-		show  func(int64) string
-	}{
-		{"max-connections", e.Bounds.Connections, count},
-		{"max-new-connections", e.Bounds.NewConnections, count},
-		{"max-sent", e.Bounds.Sent, notation.FormatSize},
-		{"max-received", e.Bounds.Received, notation.FormatSize},
-		{"bandwidth", e.Bounds.Bandwidth, notation.FormatSize},
-	} {
-		if bound.value != 0 {
-			fmt.Fprintf(&b, "--%s %s\n", bound.flag, strings.ReplaceAll(bound.show(bound.value), " ", ""))
+	for _, bound := range notation.TrafficBounds(&e.Bounds) {
+		if *bound.Value != 0 {
+			fmt.Fprintf(&b, "--%s %s\n", bound.Flag, strings.ReplaceAll(bound.Format(*bound.Value), " ", ""))
 		}
 	}
 	_, err := a.Stdout.WriteString(b.String())
 	return err
 }
-
-func count(n int64) string { return strconv.FormatInt(n, 10) }
 
 // networkChange is sandpit network allow or deny.
 func (a *tree) networkChange(verb string) *cobra.Command {

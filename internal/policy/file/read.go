@@ -110,20 +110,16 @@ func limits(into *sandpit.Limits, idle *time.Duration) map[string]func(yamldoc.V
 
 // maximum reads limits, and bounds of traffic.
 func maximum(into *sandpit.Limits, r *policy.Rules) func(yamldoc.Value) error {
-	fields, t := limits(into, &r.MaxIdle), &r.Traffic
-	fields["connections"] = yamldoc.Parse(&t.Connections, notation.ParseCount)
-	fields["new-connections"] = yamldoc.Parse(&t.NewConnections, notation.ParseCount)
-	fields["sent"] = yamldoc.Parse(&t.Sent, parseTraffic)
-	fields["received"] = yamldoc.Parse(&t.Received, parseTraffic)
-	fields["bandwidth"] = yamldoc.Parse(&t.Bandwidth, parseTraffic)
-	return yamldoc.Mapping(fields)
-}
-
-func parseTraffic(text string) (int64, error) {
-	if text == unlimited {
-		return 0, nil
+	fields := limits(into, &r.MaxIdle)
+	for _, b := range notation.TrafficBounds(&r.Traffic) {
+		fields[b.Name] = yamldoc.Parse(b.Value, func(text string) (int64, error) {
+			if text == unlimited && b.Default == 0 {
+				return 0, nil
+			}
+			return b.Parse(text)
+		})
 	}
-	return notation.ParseSize(text)
+	return yamldoc.Mapping(fields)
 }
 
 // parseEgress reads a rule or preset that may be asked for.
