@@ -1,8 +1,8 @@
 package api
 
 import (
-	"net"
 	"net/http"
+	"slices"
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
@@ -95,8 +95,7 @@ func checkEgress(c *call) (v1.EgressDecision, error) {
 	return v1.EgressDecision(d), err
 }
 
-func getEgressLog(c *call) (v1.EgressLog, error) {
-	out := v1.EgressLog{Flows: []v1.Flow{}, Denials: []v1.EgressDenial{}}
+func getEgressLog(c *call) (out v1.EgressLog, err error) {
 	q := c.query()
 	denied, host, p := q.flag("denied", false), q.text("host"), q.cutPage()
 	if q.err != nil {
@@ -110,27 +109,13 @@ func getEgressLog(c *call) (v1.EgressLog, error) {
 	if err != nil {
 		return out, err
 	}
-	for _, f := range log.Flows {
-		if denied && f.Allowed || host != "" && f.Host != host && hostOf(f.Address) != host {
-			continue
-		}
-		out.Flows = append(out.Flows, v1.FromFlow(f))
+	if p.after != "" {
+		log = sandpit.EgressLog{Flows: log.Flows}
 	}
-	if p.after == "" {
-		out.Lost, out.Learns = log.Lost, log.Learns
-		for _, d := range log.Denials {
-			out.Denials = append(out.Denials, v1.EgressDenial(d))
-		}
-	}
+	out = v1.FromEgressLog(log)
+	out.Flows = slices.DeleteFunc(out.Flows, func(f v1.Flow) bool {
+		return denied && f.Allowed || host != "" && f.Host != host && v1.HostOf(f.Address) != host
+	})
 	out.Flows, out.Next = cut(p, out.Flows, func(f v1.Flow) string { return byTime(f.Started, f.Protocol+"/"+f.Host+"/"+f.Address) })
 	return out, nil
-}
-
-// hostOf returns an address without its port.
-func hostOf(address string) string {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return address
-	}
-	return host
 }

@@ -12,10 +12,10 @@ import (
 func parseSecretFrom(text string) ([2]string, error) {
 	name, source, _ := strings.Cut(text, "=")
 	kind, rest, _ := strings.Cut(source, ":")
-	switch {
-	case !notation.IsName(name):
-		return [2]string{}, sandpit.WithHint(fmt.Errorf("%q is not a valid name of a secret", name), notation.NameHint)
-	case rest == "" || kind != "env" && kind != "file" && kind != "cmd":
+	if err := notation.CheckSecretName(name); err != nil {
+		return [2]string{}, err
+	}
+	if rest == "" || kind != "env" && kind != "file" && kind != "cmd" {
 		return [2]string{}, sandpit.WithHint(fmt.Errorf("no source is given for the value of the secret %q", name), "write NAME=env:VARIABLE, NAME=file:PATH or NAME=cmd:COMMAND")
 	}
 	return [2]string{name, source}, nil

@@ -3,22 +3,25 @@ package egress
 import (
 	"slices"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // Hosts are host names, with or without wildcards and ports.
 type Hosts []Rule
 
-// ParseHosts reads HOST, HOST:PORT and *.HOST. Errors match sandpit.ErrInvalid.
+// ParseHosts reads HOST, HOST:PORT and *.HOST, on port 443 where there is none. Errors match sandpit.ErrInvalid.
 func ParseHosts(texts []string) (Hosts, error) {
-	all, err := parseRules(texts)
-	if err != nil {
-		return nil, err
-	}
-	if i := slices.IndexFunc(all, func(r Rule) bool {
-		return r.Protocol != TCP || r.Host == "" || r.HTTP != nil || setMembers(r.Text) != nil
-	}); i >= 0 {
-		return nil, fault.Invalidf("%q is not a host: write HOST, HOST:PORT or *.HOST", fault.Clip(all[i].Text))
+	all := make(Hosts, 0, len(texts))
+	for _, text := range texts {
+		rules, err := ParseRule(text)
+		if err != nil || len(rules) != 1 || rules[0].Protocol != TCP || rules[0].Host == "" || rules[0].HTTP != nil {
+			return nil, sandpit.WithHint(fault.Invalidf("%q is not a host of a secret", fault.Clip(text)), "write HOST, HOST:PORT or *.HOST, which is not a public suffix")
+		}
+		all = append(all, rules[0])
+		if h := &all[len(all)-1]; h.Port == 0 {
+			h.Port = httpsPort
+		}
 	}
 	return all, nil
 }

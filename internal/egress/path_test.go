@@ -77,7 +77,7 @@ func TestHosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for to, want := range map[string]bool{
-		"a.example.com:443": true, "a.example.com:1": true, "b.example.com:8443": true, "b.example.com:443": false, "x.example.org:443": true,
+		"a.example.com:443": true, "a.example.com:1": false, "b.example.com:8443": true, "b.example.com:443": false, "x.example.org:443": true,
 		"example.org:443": false, "192.0.2.1:443": false, "udp:a.example.com:443": false, "xa.example.com:443": false,
 	} {
 		d, err := egress.ParseDestination(to)

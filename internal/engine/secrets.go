@@ -54,9 +54,10 @@ func checkSecrets(uses []sandpit.Secret) error {
 	}
 	names := map[string]bool{}
 	for _, u := range uses {
+		if err := notation.CheckSecretName(u.Name); err != nil {
+			return err
+		}
 		switch {
-		case !notation.IsName(u.Name):
-			return sandpit.WithHint(fault.Invalidf("%q is not a valid name of a secret", fault.Clip(u.Name)), notation.NameHint)
 		case names[u.Name]:
 			return fault.Invalidf("the secret %q is given twice", u.Name)
 		case u.Env && len(u.Hosts) > 0:

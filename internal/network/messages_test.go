@@ -20,7 +20,7 @@ func TestSecretsInMessages(t *testing.T) {
 		}
 		close(got)
 	}))
-	b := newSandboxed(t, o.terms(t, twoSecrets(false, true), "good.test:PORT"))
+	b := newSandboxed(t, o.terms(t, o.twoSecrets(false, true), "good.test:PORT"))
 	conn, err := b.dial(t.Context(), "good.test", o.port)
 	if err != nil {
 		t.Fatal(err)

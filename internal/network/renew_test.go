@@ -29,7 +29,7 @@ func TestRefusedSecretsAreRenewed(t *testing.T) {
 			_, _ = w.Write(append([]byte("got "), body...))
 		}))
 		secretOf := func(value string) []engine.Secret {
-			return []engine.Secret{{Name: "token", Placeholder: placeholder, Value: []byte(value), Hosts: []string{"good.test"}, Renewable: true}}
+			return []engine.Secret{{Name: "token", Placeholder: placeholder, Value: []byte(value), Hosts: []string{o.host("good.test")}, Renewable: true}}
 		}
 		terms := o.terms(t, secretOf("the-former-value"), "good.test:PORT")
 		var b *sandboxed

@@ -113,7 +113,9 @@ func (o *origin) terms(t *testing.T, secrets []engine.Secret, allow ...string) e
 	return terms
 }
 
-func (o *origin) url(path string) string { return fmt.Sprintf("https://good.test:%d%s", o.port, path) }
+func (o *origin) host(name string) string { return fmt.Sprintf("%s:%d", name, o.port) }
+
+func (o *origin) url(path string) string { return "https://" + o.host("good.test") + path }
 
 // do sends a request, and returns the status and the body of the answer.
 func do(t *testing.T, c *http.Client, method, url string, body io.Reader, header ...string) (int, string) {
@@ -250,10 +252,10 @@ const (
 	otherHolder = "sandpit-placeholder-fedcba9876543210"
 )
 
-func twoSecrets(query, body bool) []engine.Secret {
+func (o *origin) twoSecrets(query, body bool) []engine.Secret {
 	return []engine.Secret{
-		{Name: "mine", Placeholder: placeholder, Value: []byte(value), Hosts: []string{"good.test"}, Query: query, Body: body},
-		{Name: "its", Placeholder: otherHolder, Value: []byte(otherValue), Hosts: []string{"other.test"}},
+		{Name: "mine", Placeholder: placeholder, Value: []byte(value), Hosts: []string{o.host("good.test")}, Query: query, Body: body},
+		{Name: "its", Placeholder: otherHolder, Value: []byte(otherValue), Hosts: []string{o.host("other.test")}},
 	}
 }
 
@@ -266,7 +268,7 @@ func TestSecretsArePutIn(t *testing.T) {
 			text, _ := io.ReadAll(r.Body)
 			got, body = r, string(text)
 		}))
-		b := newSandboxed(t, o.terms(t, twoSecrets(true, true), "good.test:PORT"))
+		b := newSandboxed(t, o.terms(t, o.twoSecrets(true, true), "good.test:PORT"))
 		c := b.client("good.test", o.port, inside)
 		basic, _ := http.NewRequest("GET", o.url("/"), nil)
 		basic.SetBasicAuth("user", placeholder)
@@ -293,7 +295,7 @@ func TestSecretsArePutIn(t *testing.T) {
 			t.Errorf("a large body: %d %s, %d bytes", status, text, len(body))
 		}
 
-		b = newSandboxed(t, o.terms(t, twoSecrets(false, false), "good.test:PORT"))
+		b = newSandboxed(t, o.terms(t, o.twoSecrets(false, false), "good.test:PORT"))
 		c = b.client("good.test", o.port, inside)
 		if status, text = do(t, c, "POST", o.url("/?k="+placeholder), strings.NewReader(placeholder)); status != 200 || body != placeholder || got.URL.RawQuery != "k="+placeholder {
 			t.Errorf("not asked for: %d %s, query %s, body %s", status, text, got.URL.RawQuery, body)
@@ -305,7 +307,7 @@ func TestSecretsArePutIn(t *testing.T) {
 func TestMisplacedPlaceholders(t *testing.T) {
 	both(t, func(t *testing.T, inside, outside bool) {
 		o := newOrigin(t, outside, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
-		b := newSandboxed(t, o.terms(t, twoSecrets(false, false), "good.test:PORT"))
+		b := newSandboxed(t, o.terms(t, o.twoSecrets(false, false), "good.test:PORT"))
 		c := b.client("good.test", o.port, inside)
 		basic, _ := http.NewRequest("GET", o.url("/"), nil)
 		basic.SetBasicAuth("user", otherHolder)
@@ -337,7 +339,7 @@ func TestPlainHTTPGetsNoSecret(t *testing.T) {
 	plain := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("got %v", r.Header) }))
 	defer plain.Close()
 	o := &origin{port: plain.Listener.Addr().(*net.TCPAddr).Port}
-	b := newSandboxed(t, o.terms(t, twoSecrets(true, true), "good.test:PORT"))
+	b := newSandboxed(t, o.terms(t, o.twoSecrets(true, true), "good.test:PORT"))
 	url := fmt.Sprintf("http://good.test:%d/", o.port)
 	if status, text := do(t, b.client("good.test", o.port, false), "GET", url, nil, "X-Key", placeholder); status != http.StatusForbidden || !strings.Contains(text, "over HTTPS") {
 		t.Errorf("%d %s", status, text)
@@ -355,7 +357,7 @@ func TestEchoedSecrets(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 			w.Header().Set("X-Last", r.Header.Get("X-Key"))
 		}))
-		b := newSandboxed(t, o.terms(t, twoSecrets(false, false), "good.test:PORT"))
+		b := newSandboxed(t, o.terms(t, o.twoSecrets(false, false), "good.test:PORT"))
 		c := b.client("good.test", o.port, inside)
 		r, _ := http.NewRequestWithContext(t.Context(), "GET", o.url("/"), nil)
 		r.Header.Set("X-Key", placeholder)
@@ -396,7 +398,7 @@ func TestErrorsTellNoSecret(t *testing.T) {
 		defer conn.Close()
 		fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Length: %s%s\r\n\r\n", r.Header.Get("Authorization"), r.Header.Get("X-Key"))
 	}))
-	b := newSandboxed(t, o.terms(t, twoSecrets(false, false), "good.test:PORT"))
+	b := newSandboxed(t, o.terms(t, o.twoSecrets(false, false), "good.test:PORT"))
 	c := b.client("good.test", o.port, false)
 	basic, _ := http.NewRequest("GET", o.url("/"), nil)
 	basic.SetBasicAuth("user", placeholder)
@@ -425,7 +427,7 @@ func TestStoredSecrets(t *testing.T) {
 				http.ServeContent(w, r, "x.txt", time.Time{}, strings.NewReader(stored))
 			}
 		}))
-		b := newSandboxed(t, o.terms(t, twoSecrets(false, false), "good.test:PORT"))
+		b := newSandboxed(t, o.terms(t, o.twoSecrets(false, false), "good.test:PORT"))
 		c := b.client("good.test", o.port, inside)
 		if status, text := do(t, c, "PUT", o.url("/"), nil, "X-Key", placeholder); status != 200 || stored != value {
 			t.Fatal(status, text, stored)
@@ -446,7 +448,7 @@ func TestSecretsInTrailers(t *testing.T) {
 			_, err := io.Copy(io.Discard, r.Body)
 			all <- fmt.Sprint(r.Trailer.Get("X-Key"), err)
 		}))
-		b := newSandboxed(t, o.terms(t, twoSecrets(false, false), "good.test:PORT"))
+		b := newSandboxed(t, o.terms(t, o.twoSecrets(false, false), "good.test:PORT"))
 		send := func(text string) *http.Response {
 			r, _ := http.NewRequestWithContext(t.Context(), "POST", o.url("/"), io.MultiReader(strings.NewReader("body")))
 			r.Trailer = http.Header{"X-Key": {text}}
@@ -482,7 +484,7 @@ func TestLaterValuesAreMasked(t *testing.T) {
 				_, _ = io.WriteString(w, <-told+"\n")
 			}
 		}))
-		terms := o.terms(t, twoSecrets(false, false), "good.test:PORT")
+		terms := o.terms(t, o.twoSecrets(false, false), "good.test:PORT")
 		b := newSandboxed(t, terms)
 		c := b.client("good.test", o.port, inside)
 		stream, err := c.Get(o.url("/stream"))
@@ -520,7 +522,7 @@ func TestEchoedSecretsInHeads(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 			w.Header().Set("Y-"+r.Header.Get("X-Key"), "y")
 		}))
-		secrets := twoSecrets(false, false)
+		secrets := o.twoSecrets(false, false)
 		secrets[0].Value = []byte("Secret-Value-Of-A-Service")
 		b := newSandboxed(t, o.terms(t, secrets, "good.test:PORT"))
 		var all bytes.Buffer
@@ -579,7 +581,7 @@ func TestInterceptedStreams(t *testing.T) {
 	}))
 	both(t, func(t *testing.T, inside, outside bool) {
 		o := newOrigin(t, outside, mux)
-		b := newSandboxed(t, o.terms(t, twoSecrets(false, false), "good.test:PORT"))
+		b := newSandboxed(t, o.terms(t, o.twoSecrets(false, false), "good.test:PORT"))
 		if inside && outside { // as gRPC has it
 			r, w := io.Pipe()
 			request, _ := http.NewRequestWithContext(t.Context(), "POST", o.url("/echo"), r)
@@ -637,13 +639,13 @@ func TestInterceptedStreams(t *testing.T) {
 func TestTermsChangeLive(t *testing.T) {
 	var got string
 	o := newOrigin(t, true, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.Header.Get("X-Key") }))
-	terms := o.terms(t, twoSecrets(false, false)[:1], "good.test:PORT", "other.test:PORT")
+	terms := o.terms(t, o.twoSecrets(false, false)[:1], "good.test:PORT", "other.test:PORT")
 	b := newSandboxed(t, terms)
 	c := b.client("good.test", o.port, true)
 	if status, text := do(t, c, "GET", o.url("/"), nil, "X-Key", placeholder); status != 200 || got != value {
 		t.Fatal(status, text, got)
 	}
-	terms.Secrets = twoSecrets(false, false)[:1]
+	terms.Secrets = o.twoSecrets(false, false)[:1]
 	terms.Secrets[0].Value = []byte("rotated-value")
 	if err := b.Set(terms); err != nil {
 		t.Fatal(err)
@@ -685,7 +687,7 @@ func TestFormerSecrets(t *testing.T) {
 	mux.HandleFunc("/stored", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, value) })
 	mux.Handle("/websocket", websocket.Handler(func(c *websocket.Conn) { _, _ = io.Copy(c, c) }))
 	o := newOrigin(t, false, mux)
-	terms := o.terms(t, twoSecrets(false, false), "good.test:PORT")
+	terms := o.terms(t, o.twoSecrets(false, false), "good.test:PORT")
 	b := newSandboxed(t, terms)
 	open := func() *websocket.Conn {
 		conn, err := b.dial(t.Context(), "good.test", o.port)
@@ -701,7 +703,7 @@ func TestFormerSecrets(t *testing.T) {
 		t.Cleanup(func() { ws.Close() })
 		return ws
 	}
-	replaced := twoSecrets(false, false)
+	replaced := o.twoSecrets(false, false)
 	replaced[0].Value = []byte("the next value of it")
 	for name, secrets := range map[string][]engine.Secret{"another is removed": replaced[:1], "removed": nil} {
 		terms.Secrets = replaced

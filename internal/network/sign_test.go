@@ -35,7 +35,7 @@ func TestEchoedSignatures(t *testing.T) {
 		}
 		fmt.Fprint(w, "</CanonicalRequest></Error>")
 	}))
-	b := newSandboxed(t, o.terms(t, []engine.Secret{{Name: "aws", Placeholder: placeholder, Value: []byte("AKIAREALREALREALREAL:" + secret + ":" + token), Hosts: []string{"good.test"}, Sign: true}}, "good.test:PORT"))
+	b := newSandboxed(t, o.terms(t, []engine.Secret{{Name: "aws", Placeholder: placeholder, Value: []byte("AKIAREALREALREALREAL:" + secret + ":" + token), Hosts: []string{o.host("good.test")}, Sign: true}}, "good.test:PORT"))
 	client, signer := b.client("good.test", o.port, false), v4.NewSigner()
 	was := aws.Credentials{AccessKeyID: placeholder, SecretAccessKey: placeholder, SessionToken: placeholder}
 	const hash = "UNSIGNED-PAYLOAD"

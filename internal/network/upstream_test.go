@@ -64,7 +64,7 @@ func TestUpstreamProxies(t *testing.T) {
 				_, _ = io.Copy(w, r.Body)
 				fmt.Fprint(w, r.Header.Get("Authorization") == value)
 			}))
-			terms := o.terms(t, []engine.Secret{{Name: "mine", Placeholder: placeholder, Value: []byte(value), Hosts: []string{"good.test"}}}, "good.test:PORT", "other.test")
+			terms := o.terms(t, []engine.Secret{{Name: "mine", Placeholder: placeholder, Value: []byte(value), Hosts: []string{o.host("good.test")}}}, "good.test:PORT", "other.test")
 			terms.Egress.Resolve = nil
 			in := through(t, p, terms, "")
 			b := sandboxedIn(t, in, terms)

@@ -1,5 +1,10 @@
 package notation
 
+import (
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
+)
+
 // maxName is the most bytes of a name, as of a DNS label (RFC 1035, section 2.3.4).
 const maxName = 63
 
@@ -22,4 +27,12 @@ func IsName(s string) bool {
 		}
 	}
 	return true
+}
+
+// CheckSecretName checks the name of a secret. Errors match sandpit.ErrInvalid.
+func CheckSecretName(name string) error {
+	if !IsName(name) {
+		return sandpit.WithHint(fault.Invalidf("%q is not a valid name of a secret", fault.Clip(name)), NameHint)
+	}
+	return nil
 }

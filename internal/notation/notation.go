@@ -236,10 +236,10 @@ func ParseSecret(s string) (sandpit.Secret, error) {
 // ParseSecretEnv reads the use of a secret whose value the sandbox gets: NAME[=VARIABLE].
 func ParseSecretEnv(s string) (sandpit.Secret, error) {
 	name, variable, named := strings.Cut(s, "=")
-	switch {
-	case !IsName(name):
-		return sandpit.Secret{}, sandpit.WithHint(fmt.Errorf("%q is not a valid name of a secret", name), NameHint)
-	case named && variable == "":
+	if err := CheckSecretName(name); err != nil {
+		return sandpit.Secret{}, err
+	}
+	if named && variable == "" {
 		return sandpit.Secret{}, fmt.Errorf("%q names an empty variable", s)
 	}
 	return sandpit.Secret{Name: name, Variable: variable, Env: true}, nil

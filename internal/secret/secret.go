@@ -74,7 +74,7 @@ const (
 // Check checks a secret that is to be stored. Errors match sandpit.ErrInvalid, and never have the
 // value.
 func (s *Secret) Check() error {
-	if err := CheckName(s.Name); err != nil {
+	if err := notation.CheckSecretName(s.Name); err != nil {
 		return err
 	}
 	if err := s.Binding.check(); err != nil {
@@ -99,14 +99,6 @@ func (s *Secret) Check() error {
 		}
 	}
 	return CheckValue(s.Value)
-}
-
-// CheckName checks the name of a secret. Errors match sandpit.ErrInvalid.
-func CheckName(name string) error {
-	if !notation.IsName(name) {
-		return sandpit.WithHint(fault.Invalidf("%q is not a valid name of a secret", fault.Clip(name)), notation.NameHint)
-	}
-	return nil
 }
 
 // CheckValue checks a value. Errors match sandpit.ErrInvalid, and never have the value.
@@ -137,7 +129,7 @@ func (b *Binding) check() error {
 	if len(b.Prefix) > maxVariable || strings.Trim(b.Prefix, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") != "" {
 		return fault.Invalidf("%q is not the beginning of a placeholder: use letters, digits, '_' and '-'", fault.Clip(b.Prefix))
 	}
-	_, err := parseHosts(b.Hosts)
+	_, err := egress.ParseHosts(b.Hosts)
 	return err
 }
 
@@ -173,25 +165,6 @@ func checkVariable(v string) error {
 	return nil
 }
 
-// parseHosts reads hosts, which are rules of egress about names.
-func parseHosts(hosts []string) ([]egress.Rule, error) {
-	rules := make([]egress.Rule, 0, len(hosts))
-	for _, host := range hosts {
-		parsed, err := egress.ParseRule(host)
-		if err != nil || len(parsed) != 1 || parsed[0].Host == "" || parsed[0].Protocol != egress.TCP || parsed[0].HTTP != nil {
-			return nil, sandpit.WithHint(fault.Invalidf("%q is not a host of a secret", fault.Clip(host)), "write HOST, HOST:PORT or *.HOST, which is not a public suffix")
-		}
-		if parsed[0].Port == 0 {
-			parsed[0].Port = httpsPort
-		}
-		rules = append(rules, parsed[0])
-	}
-	return rules, nil
-}
-
-// httpsPort is the port of https (RFC 9110, section 4.2.2).
-const httpsPort = 443
-
 // Resolved is what a sandbox gets of a secret that it uses.
 type Resolved struct {
 	Binding        // Hosts and Variables are those of the use; without Hosts it is given as env
@@ -222,11 +195,11 @@ func (s *Secret) Resolve(use sandpit.Secret) (Resolved, error) {
 		}
 		return r, nil
 	}
-	own, err := parseHosts(s.Hosts)
+	own, err := egress.ParseHosts(s.Hosts)
 	if err != nil {
 		return r, err
 	}
-	asked, err := parseHosts(use.Hosts)
+	asked, err := egress.ParseHosts(use.Hosts)
 	if err != nil {
 		return r, err
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"net"
 	"slices"
 	"strconv"
 	"time"
@@ -199,6 +200,26 @@ func (f Flow) Sandpit() sandpit.Flow {
 		Started: f.Started, Took: Duration(f.Seconds), Open: f.Open, Protocol: f.Protocol, Host: f.Host, Address: f.Address, Port: f.Port,
 		EgressDecision: sandpit.EgressDecision(f.EgressDecision), Error: f.Error, Sent: f.Sent, Received: f.Received,
 	}
+}
+
+// FromEgressLog converts an EgressLog to the form of the API.
+func FromEgressLog(l sandpit.EgressLog) EgressLog {
+	v := EgressLog{Flows: []Flow{}, Lost: l.Lost, Denials: []EgressDenial{}, Learns: l.Learns}
+	for _, f := range l.Flows {
+		v.Flows = append(v.Flows, FromFlow(f))
+	}
+	for _, d := range l.Denials {
+		v.Denials = append(v.Denials, EgressDenial(d))
+	}
+	return v
+}
+
+// HostOf returns the address of a Flow without its port.
+func HostOf(address string) string {
+	if host, _, err := net.SplitHostPort(address); err == nil {
+		return host
+	}
+	return address
 }
 
 // FromCommand converts a Command to the form of the API, without its writers. The route

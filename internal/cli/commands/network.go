@@ -263,11 +263,12 @@ flags that suffice in its place.`,
 			allow = new(cli.Learned(log.Flows))
 		}
 		log.Flows = slices.DeleteFunc(log.Flows, func(f sandpit.Flow) bool {
-			return denied && f.Allowed || host.set && f.Host != host.is && addressOf(f) != host.is
+			return denied && f.Allowed || host.set && f.Host != host.is && v1.HostOf(f.Address) != host.is
 		})
 		slices.SortStableFunc(log.Flows, func(x, y sandpit.Flow) int { return x.Started.Compare(y.Started) })
 		if asJSON {
-			return a.PrintJSON(jsonOfLog(log, allow))
+			l := v1.FromEgressLog(log)
+			return a.PrintJSON(networkLog{l.Flows, l.Lost, l.Denials, allow})
 		}
 		table := a.table("STARTED", "DURATION", "PROTOCOL", "DESTINATION", "ADDRESS", "SENT", "RECEIVED", "RESULT")
 		for _, f := range log.Flows {
@@ -280,7 +281,7 @@ flags that suffice in its place.`,
 			case f.Allowed:
 				result = "ok"
 			}
-			destination := cmp.Or(f.Host, addressOf(f))
+			destination := cmp.Or(f.Host, v1.HostOf(f.Address))
 			if f.Port != 0 {
 				destination = net.JoinHostPort(destination, strconv.Itoa(int(f.Port)))
 			}
@@ -304,30 +305,10 @@ flags that suffice in its place.`,
 	return cmd
 }
 
-// addressOf returns the address of a connection without its port.
-func addressOf(f sandpit.Flow) string {
-	host, _, err := net.SplitHostPort(f.Address)
-	if err != nil {
-		return f.Address
-	}
-	return host
-}
-
 // networkLog is the JSON of sandpit network log.
 type networkLog struct {
 	Flows   []v1.Flow         `json:"flows"`
 	Lost    int64             `json:"lost"` // connections that are no longer in the log
 	Denials []v1.EgressDenial `json:"denials"`
 	Allow   *[]string         `json:"allow,omitempty"` // the rules that suffice in place of the preset learn
-}
-
-func jsonOfLog(log sandpit.EgressLog, allow *[]string) networkLog {
-	out := networkLog{Flows: []v1.Flow{}, Denials: []v1.EgressDenial{}, Lost: log.Lost, Allow: allow}
-	for _, f := range log.Flows {
-		out.Flows = append(out.Flows, v1.FromFlow(f))
-	}
-	for _, d := range log.Denials {
-		out.Denials = append(out.Denials, v1.EgressDenial(d))
-	}
-	return out
 }

@@ -79,8 +79,8 @@ func oneSecret(cmd *cobra.Command, args []string) error {
 
 // secretPath is where the server has a secret.
 func secretPath(name, part string, w whose) (string, error) {
-	if !notation.IsName(name) {
-		return "", sandpit.WithHint(cli.Usagef("%.100q is not a valid name of a secret", name), notation.NameHint)
+	if err := notation.CheckSecretName(name); err != nil {
+		return "", sandpit.WithHint(cli.Usagef("%v", err), sandpit.Hint(err))
 	}
 	path := "/v1/secrets/" + name + part
 	switch {
