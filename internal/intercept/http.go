@@ -65,15 +65,16 @@ func (s *Server) Serve(in Conn, r *bufio.Reader, out net.Conn, c Connection) err
 	defer end()
 	first := make(chan net.Conn, 1)
 	first <- out
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		select {
+		case conn := <-first:
+			return conn, nil
+		default:
+			return c.Dial(ctx, requests)
+		}
+	}
 	transport := &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			select {
-			case conn := <-first:
-				return conn, nil
-			default:
-				return c.Dial(ctx, requests)
-			}
-		},
+		DialContext:        dial,
 		DisableCompression: true, // the client asks for it itself
 		MaxConnsPerHost:    1,
 		Protocols:          new(http.Protocols),
@@ -85,7 +86,6 @@ func (s *Server) Serve(in Conn, r *bufio.Reader, out net.Conn, c Connection) err
 	scheme := "http"
 	if c.TLS != nil {
 		scheme = "https"
-		c.TLS.transport(transport, c.To.Host)
 	}
 	defer transport.CloseIdleConnections()
 	proxy := &httputil.ReverseProxy{
@@ -169,7 +169,9 @@ func (s *Server) Serve(in Conn, r *bufio.Reader, out net.Conn, c Connection) err
 	var inside *tls.Config
 	if c.TLS != nil {
 		server.Protocols.SetHTTP2(true)
-		inside = c.TLS.inside(c.To.Host)
+		outside := &outside{ctx: requests, start: s.start, dial: dial, config: c.TLS.outside(c.To.Host), first: make(chan handshake, 1), begun: make(chan struct{}, 1)}
+		outside.transport(transport)
+		inside = c.TLS.inside(c.To.Host, outside.begin)
 	}
 	l := newOneConn(&bufferedConn{in, r}, inside)
 	err := server.Serve(l)

@@ -78,7 +78,8 @@ func originRoots() []byte { return authority.Certificate(originCA()) }
 // origin is a server that speaks TLS, with a certificate for good.test and other.test.
 type origin struct {
 	*httptest.Server
-	port int
+	port   int
+	hellos chan struct{} // of the first handshakes
 }
 
 func newOrigin(t *testing.T, http2 bool, h http.Handler) *origin {
@@ -89,8 +90,14 @@ func newOrigin(t *testing.T, http2 bool, h http.Handler) *origin {
 	}
 	server := httptest.NewUnstartedServer(h)
 	server.EnableHTTP2 = http2
-	server.TLS = &tls.Config{GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return issuer.Issue(h.ServerName) }}
-	o := &origin{Server: server}
+	o := &origin{Server: server, hellos: make(chan struct{}, 1)}
+	server.TLS = &tls.Config{GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate, error) {
+		select {
+		case o.hellos <- struct{}{}:
+		default:
+		}
+		return issuer.Issue(h.ServerName)
+	}}
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.StartTLS()
 	t.Cleanup(server.Close)
@@ -160,7 +167,7 @@ func TestRulesAboutRequests(t *testing.T) {
 		b := newSandboxed(t, o.terms(t, nil, "GET:https://good.test:PORT/a/*", "*:https://good.test:PORT/b", "GET:https://*.good.test:PORT/*"))
 		c := b.client("good.test", o.port, inside)
 		version := 1
-		if outside {
+		if inside && outside { // only HTTP/1.1 can change to another protocol
 			version = 2
 		}
 		for _, r := range []struct {
@@ -548,6 +555,49 @@ func TestEchoedSecretsInHeads(t *testing.T) {
 		}
 		if strings.Contains(strings.ToLower(all.String()), "secret-value") {
 			t.Errorf("it came back: %s", all.String())
+		}
+	})
+}
+
+// The handshake with the origin does not wait for a request, but begins with that of the sandbox. What
+// it has brought serves the first request.
+func TestHandshakesAreBesideEachOther(t *testing.T) {
+	both(t, func(t *testing.T, inside, outside bool) {
+		o := newOrigin(t, outside, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.RemoteAddr) }))
+		b := newSandboxed(t, o.terms(t, nil, "GET:https://good.test:PORT/*"))
+		conn, err := b.dial(t.Context(), "good.test", o.port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		config := &tls.Config{ServerName: "good.test", RootCAs: b.trusted}
+		if inside {
+			config.NextProtos = []string{"h2", "http/1.1"}
+		}
+		secure := tls.Client(conn, config)
+		if err := secure.HandshakeContext(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		<-o.hellos
+		if inside {
+			return // its requests are frames
+		}
+		r := bufio.NewReader(secure)
+		var from []string
+		for range 2 {
+			fmt.Fprint(secure, "GET / HTTP/1.1\r\nHost: good.test\r\n\r\n")
+			res, err := http.ReadResponse(r, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := io.ReadAll(res.Body)
+			if err != nil || res.StatusCode != http.StatusOK {
+				t.Fatalf("%s: %s, %v", res.Status, text, err)
+			}
+			from = append(from, string(text))
+		}
+		if from[0] != from[1] || b.Traffic().Connections != 1 {
+			t.Errorf("requests came from %v, in %d connections", from, b.Traffic().Connections)
 		}
 	})
 }
