@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -73,7 +74,7 @@ func TestNetworkProcessIsKilled(t *testing.T) {
 		if !loads(sb) {
 			t.Fatal("the page can't be loaded")
 		}
-		p, err := sb.Start(t.Context(), sandpit.Command{Argv: []string{"sh", "-c", "while :; do curl -s --max-time 5 -o /dev/null " + url + "; done"}})
+		p, err := sb.Start(t.Context(), sandpit.Command{Argv: []string{"sh", "-c", "while :; do curl -s --max-time 5 -o /dev/null " + url + "; done"}, Background: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,12 +108,20 @@ func TestNetworkProcessIsKilled(t *testing.T) {
 	testkit.Until(t, "the process ends with its server", func() bool { return unix.Kill(last, 0) != nil })
 
 	c := startService(t, home, nil).client()
-	for _, sb := range boxes {
+	for i, sb := range boxes {
 		adopted, err := c.Get(t.Context(), sb.ID())
 		if err != nil {
 			t.Fatal(err)
 		}
 		testkit.Until(t, "the next server's network works", func() bool { return loads(adopted) })
+		if d, err := adopted.(sandpit.Egresser).CheckEgress(t.Context(), "other.test:"+port); err != nil || d.Allowed {
+			t.Errorf("what no rule allows: %+v, %v", d, err)
+		}
+		// What had connections open when the server was killed has gone on.
+		found, err := adopted.(sandpit.ProcessKeeper).Processes(t.Context())
+		if err != nil || !slices.ContainsFunc(found, func(p sandpit.ProcessInfo) bool { return p.PID == background[i].PID() && p.Result == nil }) {
+			t.Errorf("its processes are %+v, %v", found, err)
+		}
 	}
 }
 

@@ -3,7 +3,9 @@ package linux_test
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -51,12 +53,19 @@ var some = sandpit.Egress{Allow: []string{"good.test"}}
 func TestPostureWithEgress(t *testing.T) {
 	for _, pool := range []int{0, 1} {
 		e := withNetwork(t, pool)
-		for _, user := range users {
-			t.Run(fmt.Sprintf("%s, blanks: %d", user, pool), func(t *testing.T) {
+		mount := t.TempDir()
+		for name, spec := range map[string]sandpit.Spec{
+			"user": {}, "root": {User: "root"}, "write-paths": {Write: []string{"/work"}}, "read-only": {ReadOnly: true},
+			"mounts": {
+				Mounts: []sandpit.Mount{{Source: mount, Target: "/rw"}, {Source: mount, Target: "/ro", ReadOnly: true}},
+				Tmpfs:  []sandpit.Tmpfs{{Target: "/scratch", Size: 1 << 20}},
+			},
+		} { // as in TestPosture
+			t.Run(fmt.Sprintf("%s, blanks: %d", name, pool), func(t *testing.T) {
 				postures := map[bool][]string{}
 				for _, with := range []bool{false, true} {
 					eventually(t, "there is a blank", func() bool { return e.PoolStats().Ready == pool })
-					spec := sandpit.Spec{User: user, Hostname: "posture"}
+					spec.Hostname = "posture"
 					if with {
 						spec.Egress = some
 					}
@@ -373,6 +382,59 @@ func TestLeakOfInterfaces(t *testing.T) {
 		}
 		eventually(t, "its network namespace is gone", func() bool { return !exists() })
 	})
+}
+
+// TestLeakOfFailedLinks: an interface that can't be made whole leaves nothing of a sandbox that is being created, and
+// leaves a running one as it was: the next one is made whole.
+func TestLeakOfFailedLinks(t *testing.T) {
+	testkit.NeedRoot(t, "to number network namespaces")
+	_ = withNetwork(t, 0) // or skip
+	lease, err := images().Acquire(t.Context(), "host", imageOptions())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Release()
+	steps := map[string]driver.Link{
+		"setting the MTU":          {MTU: 1 << 20, IPv4: netaddr.Inside4(), IPv6: netaddr.Inside6()},
+		"setting the IPv4 address": {MTU: netaddr.MTU, IPv4: netip.MustParsePrefix("224.0.0.2/16"), IPv6: netaddr.Inside6()},
+		"setting the IPv6 address": {MTU: netaddr.MTU, IPv4: netaddr.Inside4(), IPv6: netip.MustParsePrefix("ff02::2/64")},
+	}
+	if disabled, _ := os.ReadFile("/proc/sys/net/ipv6/conf/default/disable_ipv6"); string(disabled) != "0\n" { // then it can't fail
+		delete(steps, "setting the IPv6 address")
+	}
+	for step, l := range steps {
+		t.Run(step, func(t *testing.T) {
+			t.Cleanup(unchanged(t))
+			d := newDriver()
+			plan := drivertest.Plan(d, rootOf(lease))
+			plan.Link = &l
+			if _, err := d.Create(t.Context(), plan); err == nil || !strings.Contains(err.Error(), step) {
+				t.Errorf("creating: %v", err)
+			}
+			inst, err := d.Create(t.Context(), drivertest.Plan(d, rootOf(lease)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				if _, err := inst.(driver.Linker).Link(t.Context(), l); err == nil || !strings.Contains(err.Error(), step) {
+					t.Errorf("linking: %v", err)
+				}
+			}
+			f, err := inst.(driver.Linker).Link(t.Context(), testLink())
+			if err != nil {
+				t.Fatal(err)
+			}
+			pid := stateOf(t, inst.Handle()).PID
+			exists := networkOf(t, pid)
+			if routes, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/route", pid)); err != nil || strings.Count(string(routes), "eth0") != 2 {
+				t.Errorf("the routes are %q, %v", routes, err)
+			}
+			if err := errors.Join(f.Close(), inst.Destroy(t.Context())); err != nil {
+				t.Error(err)
+			}
+			eventually(t, "its network namespace is gone", func() bool { return !exists() })
+		})
+	}
 }
 
 // linkOf is the interface of a plan, or nil where there are none.
