@@ -166,6 +166,9 @@ type Info struct {
 	// user. It never has anything that the caller asked for: a sandbox whose
 	// Spec can't be enforced is refused.
 	NotEnforced []Gap
+
+	// Secrets are those that the sandbox uses. Only Sandbox.Info tells them, not List.
+	Secrets []SecretUse
 }
 
 // A Gap is something that a machine can't enforce.

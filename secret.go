@@ -31,3 +31,14 @@ type Secret struct {
 	// that describes the sandbox contains it.
 	Value string `json:"-"`
 }
+
+// SecretUse describes a secret that a sandbox uses, without its value.
+type SecretUse struct {
+	Name string
+
+	// Hosts are rules, as of Egress, of the hosts to which the value goes now. There are none if the
+	// stored secret was removed, or with Env.
+	Hosts []string
+
+	Env bool // the sandbox has the value itself
+}

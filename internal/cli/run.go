@@ -101,7 +101,7 @@ func (a *App) runSteps(ctx context.Context, o *Options, cmd sandpit.Command, rel
 	a.WarnVariables(o)
 	a.WarnMachine(o)
 	if !o.asJSON.is {
-		a.warnInert(o, spec)
+		a.WarnInert(o, spec, false)
 	}
 	cmd.Timeout = o.timeout.is
 	cmd.Stdin = !o.interactive.set || o.interactive.is

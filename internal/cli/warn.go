@@ -74,8 +74,8 @@ func (a *App) WarnMachine(o *Options) {
 	}
 }
 
-// warnInert names the flags that mean nothing to a sandbox without a network.
-func (a *App) warnInert(o *Options, spec sandpit.Spec) {
+// WarnInert names the flags that mean nothing to a sandbox without a network, or, if it stays, not yet.
+func (a *App) WarnInert(o *Options, spec sandpit.Spec, stays bool) {
 	bound := slices.ContainsFunc(spec.Secrets, func(u sandpit.Secret) bool { return !u.Env })
 	if o.quiet.is || spec.Egress.Asked() || bound {
 		return
@@ -86,7 +86,11 @@ func (a *App) warnInert(o *Options, spec sandpit.Spec) {
 			inert = append(inert, "--"+flag.Name)
 		}
 	}
-	if len(inert) > 0 {
+	switch {
+	case len(inert) == 0:
+	case stays:
+		a.Note("without --egress, --allow or --secret there is no network; until 'sandpit network allow' these do nothing: %s", strings.Join(inert, ", "))
+	default:
 		a.Note("without --egress, --allow or --secret there is no network; these do nothing: %s", strings.Join(inert, ", "))
 	}
 }

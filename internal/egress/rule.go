@@ -199,7 +199,15 @@ func parsePrefix(s string) (p netip.Prefix, ok bool, err error) {
 	p, err = netip.ParsePrefix(s)
 	switch {
 	case err != nil:
-		return p, false, fault.Invalidf("%q is not a CIDR", s)
+		before, _, _ := strings.Cut(s, "/")
+		a, isAddr := Addr(before)
+		switch {
+		case isAddr:
+			return p, false, fault.Invalidf("%q is not a CIDR: the length after / is a number from 0 to %d", s, a.BitLen())
+		case strings.Trim(before, "0123456789.") == "":
+			return p, false, fault.Invalidf("%q is not a CIDR: write all four numbers of the address, as in 10.0.0.0/8", s)
+		}
+		return p, false, fault.Invalidf("%q is neither a host nor a CIDR: a path stands only in METHOD:https://HOST/PATH*", s)
 	case p.Addr().Is4In6():
 		return p, false, fault.Invalidf("%q holds IPv4 addresses: write it as IPv4", s)
 	case p != p.Masked():

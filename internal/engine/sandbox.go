@@ -157,6 +157,7 @@ func (s *Sandbox) Info(context.Context) (sandpit.Info, error) {
 	if !ok {
 		return sandpit.Info{}, s.closedError()
 	}
+	info.Secrets = s.usedSecrets()
 	return info, nil
 }
 

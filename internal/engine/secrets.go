@@ -306,6 +306,20 @@ func (s *Sandbox) usesSecret(name string) bool {
 	return slices.ContainsFunc(s.uses, func(u sandpit.Secret) bool { return u.Name == name && !u.Env })
 }
 
+// usedSecrets describes the secrets of the sandbox.
+func (s *Sandbox) usedSecrets() (used []sandpit.SecretUse) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, u := range s.uses {
+		use := sandpit.SecretUse{Name: u.Name, Env: u.Env}
+		if i := slices.IndexFunc(s.bound, func(b Secret) bool { return b.Name == u.Name }); i >= 0 {
+			use.Hosts = slices.Clone(s.bound[i].Hosts)
+		}
+		used = append(used, use)
+	}
+	return used
+}
+
 // refreshSecrets puts the present values of the sandbox's secrets in force.
 func (s *Sandbox) refreshSecrets(ctx context.Context) error {
 	s.joining.Lock()

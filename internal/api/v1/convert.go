@@ -72,6 +72,9 @@ func FromInfo(i sandpit.Info) Sandbox {
 	for _, g := range i.NotEnforced {
 		s.NotEnforced = append(s.NotEnforced, Gap(g))
 	}
+	for _, u := range i.Secrets {
+		s.Secrets = append(s.Secrets, UsedSecret(u))
+	}
 	return s
 }
 
@@ -86,6 +89,9 @@ func (s Sandbox) Sandpit() sandpit.Info {
 	}
 	for _, g := range s.NotEnforced {
 		i.NotEnforced = append(i.NotEnforced, sandpit.Gap(g))
+	}
+	for _, u := range s.Secrets {
+		i.Secrets = append(i.Secrets, sandpit.SecretUse(u))
 	}
 	return i
 }

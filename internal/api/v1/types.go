@@ -25,6 +25,14 @@ type Sandbox struct {
 	OnExpiry    string            `json:"on_expiry" enum:"remove,stop,pause"`
 	Limits      Limits            `json:"limits" doc:"The limits that are enforced"`
 	NotEnforced []Gap             `json:"not_enforced,omitempty" doc:"Defaults that this machine can't enforce"`
+	Secrets     []UsedSecret      `json:"secrets,omitempty" doc:"The secrets that it uses. Lists do not have them"`
+}
+
+// UsedSecret is a secret that a sandbox uses.
+type UsedSecret struct {
+	Name  string   `json:"name"`
+	Hosts []string `json:"hosts,omitempty" doc:"The hosts to which its value goes now, as rules of egress. Absent: the stored secret was removed, or env is set"`
+	Env   bool     `json:"env,omitempty" doc:"The sandbox has the value itself"`
 }
 
 // Gap is something that a machine can't enforce.

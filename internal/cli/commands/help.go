@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -71,11 +72,13 @@ func (a *tree) help(cmd *cobra.Command, _ []string) {
 	if cmd.Runnable() || cmd.HasSubCommands() {
 		b.WriteString("\nUsage:\n")
 		if cmd.HasSubCommands() {
+			table := tabwriter.NewWriter(&b, 44, 0, 2, ' ', 0)
 			for _, sub := range cmd.Commands() {
 				if sub.IsAvailableCommand() {
-					fmt.Fprintf(&b, "  %-42s %s\n", cmd.CommandPath()+" "+sub.Use, sub.Short)
+					fmt.Fprintf(table, "  %s\t%s\n", cmd.CommandPath()+" "+sub.Use, sub.Short)
 				}
 			}
+			_ = table.Flush() // into memory
 		} else {
 			b.WriteString("  " + cmd.Parent().CommandPath() + " " + cmd.Use + "\n")
 		}
@@ -189,9 +192,11 @@ Images and state are stored in SANDPIT_HOME, or the key home; by default in
 
 Keys:
 `)
+	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, e := range cli.NewOptions(a.Lookup).Settable() {
-		fmt.Fprintf(&b, "  %-13s %s\n", e.Name, e.Usage)
+		fmt.Fprintf(table, "  %s\t%s\n", e.Name, e.Usage)
 	}
+	_ = table.Flush() // into memory
 	return at(&cobra.Command{
 		Use:  "config",
 		Long: b.String(),

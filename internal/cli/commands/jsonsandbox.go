@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/cli"
 )
 
@@ -24,6 +25,8 @@ type jsonInfo struct {
 	OnExpiry    string            `json:"on_expiry"`
 	Limits      cli.JSONLimits    `json:"limits"`
 	NotEnforced []sandpit.Gap     `json:"not_enforced"`
+	Egress      *v1.Egress        `json:"egress,omitempty"`  // inspect: what it may reach, if it asked for anything
+	Secrets     []v1.UsedSecret   `json:"secrets,omitempty"` // inspect
 	Processes   []jsonProcess     `json:"processes,omitempty"`
 }
 
@@ -41,6 +44,7 @@ func jsonOfInfo(i sandpit.Info) jsonInfo {
 	if !i.ExpiresAt.IsZero() {
 		object.ExpiresAt = &i.ExpiresAt
 	}
+	object.Secrets = v1.FromInfo(i).Secrets
 	if i.Idle > 0 {
 		object.IdleSeconds = i.Idle.Seconds()
 	}

@@ -43,7 +43,7 @@ func (a *tree) networkShow() *cobra.Command {
 	var asJSON bool
 	cmd := a.serverCommand(&cobra.Command{
 		Use: "show [flags] NAME", Short: "show what a sandbox may reach",
-		Long:              "Show what a sandbox may reach, as the flags that ask for it, with what the policy adds.",
+		Long:              "Show what a sandbox may reach, as the flags that ask for it, with what the policy adds. The hosts of\nits secrets, which it reaches without a rule, are beside them.",
 		Example:           "  sandpit network show work",
 		Args:              arguments(1, 1),
 		ValidArgsFunction: a.completeNames(1),
@@ -56,16 +56,26 @@ func (a *tree) networkShow() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if asJSON {
-			return a.PrintJSON(cmp.Or(v1.FromEgress(e), new(v1.Egress)))
+		info, err := sb.Info(ctx)
+		if err != nil {
+			return err
 		}
-		return a.printEgress(e)
+		if asJSON {
+			return a.PrintJSON(shownEgress{cmp.Or(v1.FromEgress(e), new(v1.Egress)), v1.FromInfo(info).Secrets})
+		}
+		return a.printEgress(e, info.Secrets)
 	})
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
-func (a *tree) printEgress(e sandpit.Egress) error {
+// shownEgress is the JSON of sandpit network show.
+type shownEgress struct {
+	*v1.Egress
+	Secrets []v1.UsedSecret `json:"secrets,omitempty"` // whose hosts are reached, too
+}
+
+func (a *tree) printEgress(e sandpit.Egress, secrets []sandpit.SecretUse) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "--egress %s\n", cli.Harmless(string(cmp.Or(e.Preset, sandpit.EgressNone))))
 	for _, list := range []struct {
@@ -79,6 +89,11 @@ func (a *tree) printEgress(e sandpit.Egress) error {
 	for _, bound := range notation.TrafficBounds(&e.Bounds) {
 		if *bound.Value != 0 {
 			fmt.Fprintf(&b, "--%s %s\n", bound.Flag, strings.ReplaceAll(bound.Format(*bound.Value), " ", ""))
+		}
+	}
+	for _, use := range secrets {
+		if len(use.Hosts) > 0 {
+			fmt.Fprintf(&b, "--secret %s    # reaches %s\n", use.Name, cli.Harmless(strings.Join(use.Hosts, ", ")))
 		}
 	}
 	_, err := a.Stdout.WriteString(b.String())

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
@@ -111,6 +112,7 @@ It exists until it is removed, or until its lifetime or idle time ends.`,
 		}
 		a.WarnVariables(o)
 		a.WarnMachine(o)
+		a.WarnInert(o, spec, true)
 		spec.Limits.Life, spec.Idle, spec.OnExpiry = life.life.is, life.idle.is, life.expiry.is
 		return a.withServer(cmd.Context(), false, func(ctx context.Context, s *session) error {
 			told := a.sayWaiting(ctx, s)
@@ -293,7 +295,7 @@ func (a *tree) inspectCommand() *cobra.Command {
 	var as format
 	cmd := a.serverCommand(&cobra.Command{
 		Use:               "inspect [flags] NAME...",
-		Long:              "Print the details of a sandbox as JSON: its state, limits, labels, processes and what this\nmachine can't enforce.",
+		Long:              "Print the details of a sandbox as JSON: its state, limits, labels, processes, what it may reach,\nthe names of its secrets, and what this machine can't enforce.",
 		Example:           "  sandpit inspect work",
 		Args:              arguments(1, -1),
 		ValidArgsFunction: a.completeNames(-1),
@@ -313,6 +315,9 @@ func (a *tree) inspectCommand() *cobra.Command {
 				return err
 			}
 			object := jsonOfInfo(info)
+			if e, err := sb.Egress(ctx); err == nil { // else it can't have any
+				object.Egress = v1.FromEgress(e)
+			}
 			object.Processes = make([]jsonProcess, len(procs))
 			for i, p := range procs {
 				object.Processes[i] = jsonOfProcess(p)
