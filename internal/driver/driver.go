@@ -142,7 +142,8 @@ type Freezer interface {
 type Linker interface {
 	// Link makes the interface, or attaches to the one that is there, and returns its other
 	// end: a Read returns an IP packet that the sandbox sends, and a Write delivers one to
-	// it. The file is non-blocking. When it is closed the interface stays, and packets are
+	// it. If PacketHeader says so each of them is behind a struct virtio_net_hdr, and sums of
+	// TCP and UDP may be missing. The file is non-blocking. When it is closed the interface stays, and packets are
 	// lost until the next Link. As on any network, the first packets may be lost, too.
 	// Destroy does not close the file: until that is closed, the kernel keeps the empty
 	// network namespace. The error matches sandpit.ErrUnsupported if this machine

@@ -19,6 +19,7 @@ type bounds struct {
 	mu             sync.Mutex
 	max            sandpit.EgressBounds // guarded by mu
 	now            int64                // open connections, guarded by mu
+	given          int64                // bytes of their buffers, each way; guarded by mu
 	fresh          *rate.Limiter        // new connections
 	up, down       *rate.Limiter        // bytes; nil: unlimited
 	sent, received atomic.Int64
@@ -46,31 +47,28 @@ var (
 	errTraffic     = errors.New("the sandbox has used up its traffic")
 )
 
-// admit takes the place of a connection, until release is called.
-func (b *bounds) admit() (release func(), err error) {
+// admit takes the place of a connection with buffers of a size, until release is called. The next one
+// gets a part of what is left for buffers, so that few have much, and all of them a bounded sum.
+func (b *bounds) admit() (size int64, release func(), err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
 	case b.now >= b.max.Connections:
-		return nil, errConnections
+		return 0, nil, errConnections
 	case b.usedUp():
-		return nil, errTraffic
+		return 0, nil, errTraffic
 	case !b.fresh.Allow():
-		return nil, errTooFast
+		return 0, nil, errTooFast
 	}
+	size = min(max((buffers-b.given)/8, minBuffer), maxBuffer)
 	b.now++
-	return func() {
+	b.given += size
+	return size, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.now--
+		b.given -= size
 	}, nil
-}
-
-// buffer returns the size of the buffers of a connection that was admitted.
-func (b *bounds) buffer() int64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return min(max(buffers/b.now, minBuffer), maxBuffer)
 }
 
 // usedUp reports whether no more bytes may be moved. Precondition: b.mu is held.

@@ -99,7 +99,7 @@ func TestAttackC7SlowReaders(t *testing.T) {
 		return last == was && last > 0
 	})
 	// What both stacks hold, of which the second is inside, and what is on its way.
-	if most := int64(count * (2*maxBuffer + 3*netaddr.MTU)); last > most {
+	if most := int64(buffers + count*(minBuffer+maxBuffer+3*netaddr.MTU)); last > most {
 		t.Errorf("%d bytes were moved, that nobody has read; at most %d are held", last, most)
 	}
 }

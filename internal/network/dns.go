@@ -92,13 +92,13 @@ func (n *Network) forwardNames(r *tcp.ForwarderRequest) {
 		r.Complete(true)
 		return
 	}
-	release, err := n.bounds.admit()
+	size, release, err := n.bounds.admit()
 	if err != nil {
 		r.Complete(true)
 		return
 	}
 	defer release()
-	ep, conn, err := n.accept(r)
+	ep, conn, err := n.accept(r, size)
 	if err != nil {
 		return
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/netip"
 	"os"
-	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -13,14 +12,17 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
+	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/netaddr"
 )
 
 // link is the end of a sandbox's interface: each read of its file is an IP packet, and so is
-// each write. A waiting link holds no buffer and no thread.
+// each write, behind a struct virtio_net_hdr if the file is like that: see driver.Linker. A waiting
+// link holds no buffer and no thread.
 type link struct {
-	file *os.File
-	raw  syscall.RawConn
+	file   *os.File
+	raw    syscall.RawConn
+	header int // bytes in front of each packet: virtioSize, or 0
 
 	accept func([]byte) bool // packets; others are dropped
 
@@ -35,11 +37,8 @@ func newLink(file *os.File, accept func([]byte) bool) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &link{file: file, raw: raw, accept: accept, done: make(chan struct{})}, nil
+	return &link{file: file, raw: raw, header: driver.PacketHeader(raw), accept: accept, done: make(chan struct{})}, nil
 }
-
-// packets are buffers for one packet.
-var packets = sync.Pool{New: func() any { return new([netaddr.MTU]byte) }}
 
 // receive passes packets on to the stack until the file is closed.
 func (l *link) receive() {
@@ -48,19 +47,18 @@ func (l *link) receive() {
 		var view *buffer.View
 		var failed error
 		err := l.raw.Read(func(fd uintptr) bool {
-			buf := packets.Get().(*[netaddr.MTU]byte)
+			buf := packets.Get().(*[virtioSize + netaddr.MTU]byte)
 			defer packets.Put(buf)
-			n, err := syscall.Read(int(fd), buf[:])
+			n, err := readDescriptor(fd, buf[:])
 			switch {
-			case errors.Is(err, syscall.EAGAIN):
+			case err == syscall.EAGAIN:
 				return false
-			case errors.Is(err, syscall.EINTR):
 			case err != nil:
 				failed = err
 			case n == 0:
 				failed = os.ErrClosed // the other end of a socket
-			default:
-				view = buffer.NewViewWithData(buf[:n])
+			case n > l.header:
+				view = buffer.NewViewWithData(buf[l.header:n])
 			}
 			return true
 		})
@@ -100,10 +98,9 @@ func (l *link) deliver(view *buffer.View) {
 func (l *link) WritePackets(list stack.PacketBufferList) (int, tcpip.Error) {
 	n := 0
 	for _, pkt := range list.AsSlice() {
-		view := pkt.ToView()
-		_, err := l.write(view.AsSlice())
-		view.Release()
-		if err != nil {
+		var head [virtioSize]byte
+		putVirtioHeader(&head, pkt)
+		if _, err := l.send(append([][]byte{head[:l.header]}, pkt.AsSlices()...)...); err != nil {
 			return n, &tcpip.ErrClosedForSend{}
 		}
 		n++
@@ -111,14 +108,16 @@ func (l *link) WritePackets(list stack.PacketBufferList) (int, tcpip.Error) {
 	return n, nil
 }
 
-func (l *link) write(b []byte) (n int, err error) {
-	err = l.raw.Control(func(fd uintptr) {
-		for {
-			if n, err = syscall.Write(int(fd), b); !errors.Is(err, syscall.EINTR) {
-				return
-			}
-		}
-	})
+// write sends a packet that has all of its sums. It returns less than its length if it is lost.
+func (l *link) write(b []byte) (int, error) {
+	var head [virtioSize]byte
+	n, err := l.send(head[:l.header], b)
+	return n - l.header, err
+}
+
+// send sends a packet with the header in front of it. An error means that the link is closed.
+func (l *link) send(pieces ...[]byte) (n int, err error) {
+	err = l.raw.Control(func(fd uintptr) { n, _ = writeDescriptor(fd, pieces...) })
 	return n, err
 }
 
@@ -140,8 +139,8 @@ func (*link) MTU() uint32 { return netaddr.MTU }
 // SetMTU does nothing: the MTU is the same for every sandbox.
 func (*link) SetMTU(uint32) {}
 
-// Capabilities says that packets from inside need no check of their sums, which the kernel of
-// this machine has made.
+// Capabilities says that packets from inside need no check of their sums: the kernel of this machine has
+// made them, or says that it has not.
 func (*link) Capabilities() stack.LinkEndpointCapabilities {
 	return stack.CapabilityRXChecksumOffload
 }

@@ -15,7 +15,7 @@ import (
 // Downloads end although packets on the way in are lost: some of each first eight, and the end of
 // the stream twice.
 func TestLostPackets(t *testing.T) {
-	const block, blocks = 32 << 10, 8
+	const block, blocks = passSize, 8
 	const size = blocks*block + 973
 	a := listen(t, func(c net.Conn) { _, _ = c.Write(make([]byte, size)) })
 	in := join(t, good(sandpit.EgressBounds{}))

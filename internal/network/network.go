@@ -197,10 +197,10 @@ func newStack(l *link) (*stack.Stack, error) {
 
 // Bounds of what the stack holds for one sandbox.
 const (
-	inFlight  = 256 // connections that are being dialled or have not been taken up inside
-	maxBuffer = 256 << 10
+	inFlight  = 256     // connections that are being dialled or have not been taken up inside
+	maxBuffer = 1 << 20 // of a connection, each way
 	minBuffer = 64 << 10
-	buffers   = 16 << 20 // each way, shared out among open connections: a new one gets its part
+	buffers   = 16 << 20 // each way, shared out among open connections; each has minBuffer beyond it
 
 	drainTime = 30 * time.Second // for the sandbox to take what a connection that ended has sent
 )
@@ -387,7 +387,7 @@ func (n *Network) forward(r *tcp.ForwarderRequest) {
 		refuse(nil)
 		return
 	}
-	release, err := n.bounds.admit()
+	size, release, err := n.bounds.admit()
 	if err != nil {
 		f.decide(sandpit.EgressDecision{Why: err.Error()})
 		refuse(nil)
@@ -401,7 +401,7 @@ func (n *Network) forward(r *tcp.ForwarderRequest) {
 		refuse(err)
 		return
 	}
-	ep, in, err := n.accept(r)
+	ep, in, err := n.accept(r, size)
 	if err != nil {
 		out.Close()
 		f.finish(err)
@@ -421,15 +421,14 @@ func abort(c net.Conn) {
 	c.Close()
 }
 
-// accept takes up a connection that was admitted. The caller has to drain it.
-func (n *Network) accept(r *tcp.ForwarderRequest) (tcpip.Endpoint, *gonet.TCPConn, error) {
+// accept takes up a connection that was admitted with buffers of a size. The caller has to drain it.
+func (n *Network) accept(r *tcp.ForwarderRequest, size int64) (tcpip.Endpoint, *gonet.TCPConn, error) {
 	var wq waiter.Queue
 	ep, err := r.CreateEndpoint(&wq)
 	r.Complete(false)
 	if err != nil {
 		return nil, nil, errors.New(err.String())
 	}
-	size := n.bounds.buffer()
 	ep.SocketOptions().SetSendBufferSize(size, true)
 	ep.SocketOptions().SetReceiveBufferSize(size, true)
 	return ep, gonet.NewTCPConn(&wq, ep), nil

@@ -118,7 +118,7 @@ func (n *Network) beginPing(key echoKey) *pinger {
 		f.finish(nil)
 		return nil
 	}
-	release, err := n.bounds.admit()
+	_, release, err := n.bounds.admit()
 	if err != nil {
 		f.decide(sandpit.EgressDecision{Why: err.Error()})
 		f.finish(nil)

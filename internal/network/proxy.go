@@ -32,13 +32,13 @@ func isProxy(a netip.Addr, port uint16) bool {
 // forwardProxy serves one request to the proxy (RFC 9110, section 9.3.6; RFC 9112, section 3.2.2),
 // as if the sandbox had connected to its host.
 func (n *Network) forwardProxy(r *tcp.ForwarderRequest) {
-	release, err := n.bounds.admit()
+	size, release, err := n.bounds.admit()
 	if err != nil {
 		r.Complete(true)
 		return
 	}
 	defer release()
-	ep, conn, err := n.accept(r)
+	ep, conn, err := n.accept(r, size)
 	if err != nil {
 		return
 	}

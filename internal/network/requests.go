@@ -44,7 +44,7 @@ func (n *Network) start(f func()) {
 // dialMore makes another connection for requests of an open one. It counts as one of the
 // sandbox's own. It ends with requests, at the latest, or when the rules do not allow it any more.
 func (n *Network) dialMore(ctx, requests context.Context, d *dialler) (net.Conn, error) {
-	release, err := n.bounds.admit()
+	_, release, err := n.bounds.admit()
 	if err != nil {
 		return nil, err
 	}

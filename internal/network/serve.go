@@ -66,7 +66,7 @@ func (n *Network) serve(in *counted, out net.Conn, d *dialler) error {
 			return n.serveHTTP(in, r, out, d, nil)
 		}
 	}
-	_, err = io.Copy(out, r)
+	err = pass(out, r)
 	if err == nil && !d.flow.wasEnded() { // else the origin would take a clean end for all
 		closeWrite(out)
 	}
@@ -114,7 +114,7 @@ func (r *relay) start() {
 	r.done = make(chan struct{})
 	go func() {
 		defer close(r.done)
-		_, r.err = io.Copy(noted{r}, r.from)
+		r.err = pass(noted{r}, r.from)
 		r.mu.Lock()
 		stopped := r.stopped
 		r.mu.Unlock()

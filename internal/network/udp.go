@@ -37,7 +37,7 @@ func (n *Network) datagrams(r *udp.ForwarderRequest) bool {
 		f.finish(nil)
 		return false
 	}
-	release, err := n.bounds.admit()
+	_, release, err := n.bounds.admit()
 	if err != nil {
 		d.Allowed, d.Why = false, err.Error()
 		f.decide(d)
@@ -89,7 +89,7 @@ func (n *Network) take(in net.Conn) *backlog {
 	b := &backlog{waiting: make(chan []byte, maxWaiting)}
 	n.work.Go(func() {
 		defer close(b.waiting)
-		buf := packets.Get().(*[netaddr.MTU]byte)
+		buf := packets.Get().(*[virtioSize + netaddr.MTU]byte)
 		defer packets.Put(buf)
 		for {
 			var size int
@@ -139,7 +139,7 @@ func (n *Network) exchange(in net.Conn, sent *backlog, out net.Conn, f *flow, id
 		}
 		up <- sent.err
 	}()
-	buf := packets.Get().(*[netaddr.MTU]byte)
+	buf := packets.Get().(*[virtioSize + netaddr.MTU]byte)
 	defer packets.Put(buf)
 	var err error
 	for size := 0; err == nil; {

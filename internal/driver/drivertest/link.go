@@ -72,17 +72,22 @@ var gateway = []netip.Addr{netip.MustParseAddr("203.0.113.7"), netip.MustParseAd
 func carries(t *testing.T, f *os.File) {
 	t.Helper()
 	l := netLink()
-	buf := make([]byte, l.MTU+1)
+	raw, err := f.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	front := driver.PacketHeader(raw)
+	buf := make([]byte, front+l.MTU+1)
 	for i, to := range []netip.Addr{l.IPv4.Addr(), l.IPv6.Addr()} {
 		if _, err := os.Stat("/proc/net/if_inet6"); err != nil && to.Is6() {
 			continue // the machine has no IPv6
 		}
 		for _, size := range []int{128, l.MTU} {
-			ask := echo(gateway[i], to, size)
+			ask := append(make([]byte, front), echo(gateway[i], to, size)...)
 			answered := false
 			for end := time.Now().Add(guard); !answered && time.Now().Before(end); {
 				// The kernel puts an IPv6 address into use a moment after it was set.
-				if n, err := f.Write(ask); err != nil || n != size {
+				if n, err := f.Write(ask); err != nil || n != len(ask) {
 					t.Fatalf("sending %d bytes: %d, %v", size, n, err)
 				}
 				if err := f.SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
@@ -97,7 +102,7 @@ func carries(t *testing.T, f *os.File) {
 						t.Fatalf("receiving: %v", err)
 					}
 					// And not what the kernel sends by itself.
-					answered = n == size && bytes.Equal(buf[n-64:n], ask[n-64:]) && bytes.Contains(buf[:40], gateway[i].AsSlice())
+					answered = n == len(ask) && bytes.Equal(buf[n-64:n], ask[n-64:]) && bytes.Contains(buf[front:front+40], gateway[i].AsSlice())
 				}
 			}
 			if !answered {
