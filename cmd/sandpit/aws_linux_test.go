@@ -3,12 +3,10 @@ package main
 import (
 	"bytes"
 	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -72,9 +70,7 @@ print("tables", boto3.client("dynamodb", endpoint_url=dburl, region_name="eu-wes
 // and a service that signs bodies.
 func TestSignedRequests(t *testing.T) {
 	needSandboxes(t)
-	tun, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
-	testkit.Need(t, "/dev/net/tun", err)
-	tun.Close()
+	testkit.NeedTUN(t)
 	gateway, err := filepath.Abs("../../.cache/tools/versitygw")
 	if err == nil {
 		_, err = os.Stat(gateway)
@@ -83,7 +79,8 @@ func TestSignedRequests(t *testing.T) {
 	python := testkit.NeedProgram(t, "python3")
 	credentials := sigv4.Credentials{KeyID: "AKIAREALREALREALREAL", Secret: "the/real+secret/of/the/test", Token: "the-token-of-the-session"}
 
-	tables := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	dir := readableDir(t)
+	tables, tablesPort, roots := originOverTLS(t, dir, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		signed, ferr := sigv4.Find(r, credentials, credentials)
 		if err != nil || ferr != nil || signed == nil || r.Header.Get("X-Amz-Security-Token") != credentials.Token {
@@ -95,31 +92,12 @@ func TestSignedRequests(t *testing.T) {
 			return
 		}
 		fmt.Fprint(w, `{"TableNames": ["one"]}`)
-	}))
-	tables.StartTLS() // for example.com, too
-	t.Cleanup(tables.Close)
-	_, tablesPort, _ := strings.Cut(strings.TrimPrefix(tables.URL, "https://"), ":")
-
-	dir, err := os.MkdirTemp("", "sandpit-aws") // which everybody can read
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	write := func(name, kind string, der []byte) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
+	})
 	key, err := x509.MarshalPKCS8PrivateKey(tables.TLS.Certificates[0].PrivateKey)
 	if err != nil {
 		t.Fatal(err)
 	}
-	roots, keyFile := write("roots.pem", "CERTIFICATE", tables.Certificate().Raw), write("key.pem", "PRIVATE KEY", key)
+	keyFile := writePEM(t, filepath.Join(dir, "key.pem"), "PRIVATE KEY", key)
 	if out, err := exec.CommandContext(t.Context(), python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries=1", "--target", filepath.Join(dir, "sdk"), "boto3==1.44.5").CombinedOutput(); err != nil {
 		testkit.Lacks(t, "boto3 from PyPI: "+string(out))
 	}

@@ -229,14 +229,7 @@ func TestBoundSecretsStayOutside(t *testing.T) {
 	testkit.NeedRoot(t, "to read the memory of processes")
 	testkit.NeedProgram(t, "curl")
 	home, authority := shortHome(t), newAuthority(t)
-	dir, err := os.MkdirTemp("", "sandpit-roots") // which the network process, a user without files, can read
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	dir := readableDir(t)
 	ca := filepath.Join(dir, "ca.pem")
 	writeFile(t, ca, authority.pem)
 	t.Setenv("SSL_CERT_FILE", ca) // which the server trusts in origins

@@ -2,10 +2,8 @@ package main
 
 import (
 	"bufio"
-	"encoding/pem"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,34 +19,16 @@ import (
 // is revoked, the origin's 401 has it renewed, and curl does not notice.
 func TestLogin(t *testing.T) {
 	needSandboxes(t)
-	tun, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
-	testkit.Need(t, "/dev/net/tun", err)
-	tun.Close()
+	testkit.NeedTUN(t)
 	provider := oauthtest.New(t)
-	origin := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	_, port, roots := originOverTLS(t, readableDir(t), func(w http.ResponseWriter, r *http.Request) {
 		token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if !provider.Valid(token) {
 			http.Error(w, "who is that?", http.StatusUnauthorized)
 			return
 		}
 		fmt.Fprintln(w, "welcome")
-	}))
-	origin.EnableHTTP2 = true
-	origin.StartTLS() // for example.com, too
-	t.Cleanup(origin.Close)
-	_, port, _ := strings.Cut(strings.TrimPrefix(origin.URL, "https://"), ":")
-	dir, err := os.MkdirTemp("", "sandpit-roots") // everybody can read it, also the process of the networks
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	roots := filepath.Join(dir, "roots.pem")
-	if err := os.WriteFile(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: origin.Certificate().Raw}), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	})
 	home := shortHome(t)
 	how := provider.OAuth()
 	settings := fmt.Sprintf("services:\n  - name: own\n    hosts: [example.com:%s]\n    variables: [TOKEN]\n    oauth: {authorize: %q, token: %q, device: %q, client_id: %q, scopes: [openid, offline_access]}\n",

@@ -46,9 +46,7 @@ func parentOf(pid int) int {
 func TestNetworkProcessIsKilled(t *testing.T) {
 	needSandboxes(t)
 	testkit.NeedProgram(t, "curl")
-	tun, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
-	testkit.Need(t, "/dev/net/tun", err)
-	tun.Close()
+	testkit.NeedTUN(t)
 	home := shortHome(t)
 	t.Cleanup(func() { endServer(t, home) })
 	s := startService(t, home, nil)

@@ -47,9 +47,7 @@ func TestPing(t *testing.T) {
 	needSandboxes(t)
 	testkit.NeedRoot(t, "to make a network namespace")
 	testkit.NeedProgram(t, "ip")
-	tun, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
-	testkit.Need(t, "/dev/net/tun", err)
-	tun.Close()
+	testkit.NeedTUN(t)
 	net := newNetworkNamespace(t)
 	groups := func(text string) {
 		t.Helper()

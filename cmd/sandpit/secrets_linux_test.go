@@ -1,10 +1,8 @@
 package main
 
 import (
-	"encoding/pem"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,31 +16,12 @@ import (
 // removes it: the origin gets the present value, and the sandbox never has one.
 func TestSecretsReachTheirHosts(t *testing.T) {
 	needSandboxes(t)
-	tun, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
-	testkit.Need(t, "/dev/net/tun", err)
-	tun.Close()
+	testkit.NeedTUN(t)
 	const first, second = "first-value-of-the-secret", "second-value-of-the-secret"
-	origin := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	_, port, roots := originOverTLS(t, readableDir(t), func(w http.ResponseWriter, r *http.Request) {
 		token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		fmt.Fprintf(w, "got the %s over HTTP/%d\n", map[string]string{first: "first", second: "second"}[token], r.ProtoMajor)
-	}))
-	origin.EnableHTTP2 = true
-	origin.StartTLS() // for example.com, too
-	t.Cleanup(origin.Close)
-	_, port, _ := strings.Cut(strings.TrimPrefix(origin.URL, "https://"), ":")
-	// The process of the networks has no rights: everybody can read the file.
-	dir, err := os.MkdirTemp("", "sandpit-roots")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	roots := filepath.Join(dir, "roots.pem")
-	if err := os.WriteFile(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: origin.Certificate().Raw}), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	})
 	home := shortHome(t)
 	t.Cleanup(func() { endServer(t, home) })
 	sandpit := func(stdin string, args ...string) string {

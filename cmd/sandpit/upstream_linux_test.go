@@ -85,9 +85,7 @@ func TestUpstreamOfServer(t *testing.T) {
 	needSandboxes(t)
 	testkit.NeedRoot(t, "for a network process of another user")
 	testkit.NeedProgram(t, "curl")
-	tun, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
-	testkit.Need(t, "/dev/net/tun", err)
-	tun.Close()
+	testkit.NeedTUN(t)
 	home, p, theirs, machines := shortHome(t), upstreamtest.Start(t, "https"), newAuthority(t), newAuthority(t)
 	t.Cleanup(func() { endServer(t, home) })
 	dir := t.TempDir() // which only root can enter

@@ -17,9 +17,7 @@ import (
 // TestDenialsAreCounted has a sandbox ask for many names that it may not reach: the metrics have a total of
 // its namespace, also once it is gone, and the audit has few entries, however many names there were.
 func TestDenialsAreCounted(t *testing.T) {
-	tun, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
-	testkit.Need(t, "/dev/net/tun", err)
-	tun.Close()
+	testkit.NeedTUN(t)
 	s := newServed(t)
 	s.change = func(o *server.Options) { o.Network = network.Here{} }
 	s.start()

@@ -64,6 +64,14 @@ func NeedRoot(t testing.TB, what string) {
 	}
 }
 
+// NeedTUN skips a test where no network interface can be made.
+func NeedTUN(t testing.TB) {
+	t.Helper()
+	tun, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
+	Need(t, "/dev/net/tun", err)
+	tun.Close()
+}
+
 // NeedLong skips a test unless long ones were asked for, with the reason why it is long.
 func NeedLong(t testing.TB, why string) {
 	t.Helper()

@@ -49,9 +49,7 @@ func TestEgress(t *testing.T) {
 		t.Errorf("without a network: %v (hint: %s)", err, sandpit.Hint(err))
 	}
 	c := client(stack)
-	tun, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
-	testkit.Need(t, "/dev/net/tun", err)
-	tun.Close()
+	testkit.NeedTUN(t)
 	sb, err := c.Create(t.Context(), spec)
 	testkit.Made(t, err)
 	defer func() { _ = sb.Remove(context.Background()) }()
