@@ -237,13 +237,14 @@ type Blank interface {
 
 // A BlankLinker is a Blank that can be given the interface of its plan ahead. Optional.
 type BlankLinker interface {
-	// Link makes the interface that the plan will have, and returns what the first Linker.Link
-	// would return, which is then not to be called. Bind may be called meanwhile, and waits. From then on
+	// Link begins to make the interface that the plan will have. Then wait is to be called, once, which
+	// returns what the first Linker.Link would return, and ends when ctx does. That Link is not
+	// to be called any more. All other methods may be called meanwhile, and wait for it. From then on
 	// only plans with this Link fit. When it fails, the blank may be unusable. The error matches
 	// sandpit.ErrState if the blank is used or has one, and sandpit.ErrUnsupported if the
 	// interface can't be made ahead, which leaves the blank as it was. The caller closes the file, also
 	// when the blank is destroyed.
-	Link(ctx context.Context, l Link) (*os.File, error)
+	Link(ctx context.Context, l Link) (wait func() (*os.File, error), err error)
 }
 
 // An Instance is a sandbox, seen from outside. All methods are safe for concurrent use.

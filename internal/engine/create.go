@@ -402,7 +402,8 @@ func (s *Sandbox) greetAndJoin(ctx context.Context, guest *client.Client, config
 	if err == nil && (ahead == nil || !<-ahead.linked) {
 		var file *os.File
 		if file, err = linker.Link(ctx, *plan.Link); err == nil {
-			ahead = s.startJoining(ctx, func(context.Context) (*os.File, error) { return file, nil })
+			joining, cancel := context.WithCancel(ctx)
+			ahead = s.startJoining(joining, cancel, func() (*os.File, error) { return file, nil })
 		}
 	}
 	if err != nil {

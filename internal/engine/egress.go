@@ -172,19 +172,24 @@ func (s *Sandbox) joinAhead(ctx context.Context, l *driver.Link) *joining {
 	if !ok {
 		return nil
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	wait, err := linker.Link(ctx, *l)
+	if err != nil { // which the making of the rest, or of another interface, says again
+		cancel()
+		return nil
+	}
 	s.warm.linked = true
-	return s.startJoining(ctx, func(ctx context.Context) (*os.File, error) { return linker.Link(ctx, *l) })
+	return s.startJoining(ctx, cancel, wait)
 }
 
-// startJoining joins the network with the interface that link returns.
-func (s *Sandbox) startJoining(ctx context.Context, link func(context.Context) (*os.File, error)) *joining {
-	ctx, cancel := context.WithCancel(ctx)
+// startJoining joins the network with the interface that link returns. cancel ends ctx.
+func (s *Sandbox) startJoining(ctx context.Context, cancel func(), link func() (*os.File, error)) *joining {
 	j := &joining{sandbox: s, cancel: cancel, linked: make(chan bool, 1), done: make(chan struct{})}
 	e := s.egress
 	go func() {
 		defer close(j.done)
 		defer cancel()
-		file, err := link(ctx)
+		file, err := link()
 		j.linked <- err == nil
 		if err == nil {
 			err = s.join(ctx, file, e)

@@ -291,9 +291,16 @@ func testBlankLink(t *testing.T, e *env) {
 	if plan.Link = &l; !e.has(t, feature.Egress) {
 		t.Skip("needs the feature egress: the driver lacks it here")
 	}
-	link := func(ctx context.Context, b driver.Blank) *os.File {
+	try := func(ctx context.Context, b driver.Blank) (*os.File, error) {
+		wait, err := optional[driver.BlankLinker](t, e, b).Link(ctx, l)
+		if err != nil {
+			return nil, err
+		}
+		return wait()
+	}
+	link := func(b driver.Blank) *os.File {
 		t.Helper()
-		f, err := optional[driver.BlankLinker](t, e, b).Link(ctx, l)
+		f, err := try(t.Context(), b)
 		if err != nil {
 			t.Fatalf("linking: %v (hint: %s)", err, sandpit.Hint(err))
 		}
@@ -303,11 +310,11 @@ func testBlankLink(t *testing.T, e *env) {
 	b := e.blank(t, plan)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if f, err := optional[driver.BlankLinker](t, e, b).Link(ended, l); !errors.Is(err, context.Canceled) || !b.Usable() {
+	if f, err := try(ended, b); !errors.Is(err, context.Canceled) || !b.Usable() {
 		t.Errorf("linking with a context that has ended: %v, %v", f, err)
 	}
-	f := link(t.Context(), b)
-	if f, err := b.(driver.BlankLinker).Link(t.Context(), l); !errors.Is(err, sandpit.ErrState) {
+	f := link(b)
+	if f, err := try(t.Context(), b); !errors.Is(err, sandpit.ErrState) {
 		t.Errorf("linking twice: %v, %v", f, err)
 	}
 	if !b.Fits(plan) || b.Fits(bare) {
@@ -319,7 +326,7 @@ func testBlankLink(t *testing.T, e *env) {
 	}
 	c := configured(t, inst)
 	carries(t, f)
-	if f, err := b.(driver.BlankLinker).Link(t.Context(), l); !errors.Is(err, sandpit.ErrState) {
+	if f, err := try(t.Context(), b); !errors.Is(err, sandpit.ErrState) {
 		t.Errorf("linking what is bound: %v, %v", f, err)
 	}
 	if f, err := e.linker(t, inst).Link(t.Context(), l); !errors.Is(err, sandpit.ErrExists) {
@@ -334,11 +341,11 @@ func testBlankLink(t *testing.T, e *env) {
 
 	destroyed := e.plan(t)
 	b = e.blank(t, destroyed)
-	_ = link(t.Context(), b).Close()
+	_ = link(b).Close()
 	if err := b.Destroy(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if f, err := b.(driver.BlankLinker).Link(t.Context(), l); !errors.Is(err, sandpit.ErrState) {
+	if f, err := try(t.Context(), b); !errors.Is(err, sandpit.ErrState) {
 		t.Errorf("linking what is destroyed: %v, %v", f, err)
 	}
 
@@ -349,7 +356,7 @@ func testBlankLink(t *testing.T, e *env) {
 		var f *os.File
 		var failed error
 		var wg sync.WaitGroup
-		wg.Go(func() { f, failed = b.(driver.BlankLinker).Link(t.Context(), l) })
+		wg.Go(func() { f, failed = try(t.Context(), b) })
 		inst, err := b.Bind(t.Context(), beside)
 		wg.Wait()
 		if err != nil {

@@ -161,37 +161,48 @@ func (b *blank) Dial(ctx context.Context) (net.Conn, error) {
 }
 
 // Link makes the interface of the plan. See driver.BlankLinker.
-func (b *blank) Link(ctx context.Context, l driver.Link) (*os.File, error) {
+func (b *blank) Link(ctx context.Context, l driver.Link) (wait func() (*os.File, error), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	b.mu.Lock()
-	defer b.mu.Unlock()
+	if err := b.beginLink(&l); err != nil {
+		b.mu.Unlock()
+		return nil, err
+	}
+	return func() (*os.File, error) {
+		defer b.mu.Unlock()
+		fds, err := b.made.await(ctx, linkedByte)
+		if err == nil && len(fds) != 1 {
+			closeAll(fds)
+			err = fmt.Errorf("received %d descriptors, not one", len(fds))
+		}
+		if err != nil {
+			b.broken.Store(true)
+			return nil, fmt.Errorf("linking blank %s: %w", b.made.id, err)
+		}
+		return os.NewFile(uintptr(fds[0]), linkName), nil
+	}, nil
+}
+
+// beginLink has the builder make the interface. Precondition: b.mu is held.
+func (b *blank) beginLink(l *driver.Link) error {
 	c := b.made
 	switch {
 	case b.used || b.link != nil:
-		return nil, b.usedError("linking")
+		return b.usedError("linking")
 	case !b.usable():
-		return nil, fault.Errorf(sandpit.ErrClosed, "linking blank %s: its guest exited, or the machine's mounts changed", c.id)
+		return fault.Errorf(sandpit.ErrClosed, "linking blank %s: its guest exited, or the machine's mounts changed", c.id)
 	case !c.rest.hasTUN():
-		return nil, fault.Errorf(sandpit.ErrUnsupported, "linking blank %s: it could not open %s", c.id, tunPath)
+		return fault.Errorf(sandpit.ErrUnsupported, "linking blank %s: it could not open %s", c.id, tunPath)
 	}
-	b.link = &l
-	c.rest.linkAhead(&l)
-	fds, err := []int(nil), c.tell(nil)
-	if err == nil {
-		fds, err = c.await(ctx, linkedByte)
-	}
-	if err == nil && len(fds) != 1 {
-		closeAll(fds)
-		err = fmt.Errorf("received %d descriptors, not one", len(fds))
-	}
-	if err != nil {
+	b.link = l
+	c.rest.linkAhead(l)
+	if err := c.tell(nil); err != nil {
 		b.broken.Store(true)
-		return nil, fmt.Errorf("linking blank %s: %w", c.id, err)
+		return fmt.Errorf("linking blank %s: %w", c.id, err)
 	}
-	c.rest.ahead = true
-	return os.NewFile(uintptr(fds[0]), linkName), nil
+	return nil
 }
 
 func (b *blank) usedError(what string) error {

@@ -58,7 +58,7 @@ func (c *compiler) awaitOwner() {
 func (c *compiler) linkAhead(l *driver.Link) {
 	c.answerOwner(linkedByte, []sysprog.Arg{c.makeLink(l)})
 	c.awaitOwner()
-	c.p = c.p.Continue()
+	c.p, c.ahead = c.p.Continue(), true
 }
 
 // bind is what the builder does once the plan is known.
