@@ -144,3 +144,29 @@ func TestEgressWithoutDevice(t *testing.T) {
 		t.Errorf("without egress: %v\n%s", err, out)
 	}
 }
+
+// At a terminal, exec ends with the denials of its sandbox while the command ran, as run does.
+func TestExecTellsDenials(t *testing.T) {
+	needSandboxes(t)
+	tun, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
+	testkit.Need(t, "/dev/net/tun", err)
+	tun.Close()
+	home := shortHome(t)
+	t.Cleanup(func() { endServer(t, home) })
+	s := startSession(t, "sh", "-c", `export SANDPIT_HOME=`+home+` SANDPIT_QUIET=false
+sandpit create --allow a.test box && sandpit exec box -- getent hosts first.test
+sandpit exec box -- getent hosts second.test; echo code-$?; sandpit exec -q box -- getent hosts third.test; sandpit exec box -- true; sandpit rm box; echo the-end`)
+	s.expect("the-end")
+	out := s.output()
+	for _, want := range []string{
+		"sandpit: network access was denied once, last to first.test (no rule allows it); to allow it: sandpit network allow box first.test\r\n",
+		"sandpit: network access was denied once, last to second.test (no rule allows it); to allow it: sandpit network allow box second.test\r\n", "code-2",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("there is no %q", want)
+		}
+	}
+	if n := strings.Count(out, "denied"); n != 2 {
+		t.Errorf("%d lines tell denials: %s", n, out)
+	}
+}

@@ -62,7 +62,18 @@ func executeFast(c *call) error {
 	if err != nil {
 		return err
 	}
-	return serveRun(c, true, func(r *run, req *fastrun.Request) { r.finish(r.execute(sb, req)) })
+	return serveRun(c, true, func(r *run, req *fastrun.Request) {
+		before := r.denials(sb, req)
+		res, err := r.execute(sb, req)
+		if denied := fastrun.DeniedSince(before, r.denials(sb, req)); len(denied) > 0 {
+			report := fastrun.Report{}
+			for _, d := range denied {
+				report.Denials = append(report.Denials, v1.EgressDenial(d))
+			}
+			r.tell(&report)
+		}
+		r.finish(res, err)
+	})
 }
 
 // isFastRun reports whether the client is this user's and speaks as package fastrun does
@@ -178,6 +189,23 @@ func (r *run) execute(sb sandpit.Sandbox, req *fastrun.Request) (sandpit.Result,
 	}
 	return res, err
 }
+
+// denials returns what the sandbox was denied so far, if the client wants to hear what is new.
+func (r *run) denials(sb sandpit.Sandbox, req *fastrun.Request) []sandpit.EgressDenial {
+	if !req.Denials {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Ctx), logTime)
+	defer cancel()
+	log, err := sb.EgressLog(ctx)
+	if err != nil {
+		return nil // the command matters more
+	}
+	return log.Denials
+}
+
+// logTime is how long the log of a sandbox's network is waited for.
+const logTime = 5 * time.Second
 
 // notEnforced tells the default limits that are not enforced.
 func (r *run) notEnforced(sb sandpit.Sandbox) {

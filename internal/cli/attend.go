@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fastrun"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
@@ -92,7 +94,57 @@ func (a *App) execIn(ctx context.Context, o *Options, argv []string, open func(c
 		}
 		cmd.Stdin = !o.interactive.set || o.interactive.is
 		m := modes{tty: o.tty.is, json: o.asJSON.is, timeout: o.timeout.is, stays: sb.Name(), detachKeys: o.detachKeys()}
-		return a.attend(ctx, sb, cmd, m, term, relay, newSteps(false))
+		denied := func() []sandpit.EgressDenial { return nil }
+		if a.tellsDenials(o) {
+			denied = deniedIn(ctx, sb)
+		}
+		m.traffic = func() *traffic { return deniedTraffic(denied()) }
+		err := a.attend(ctx, sb, cmd, m, term, relay, newSteps(false))
+		if t := deniedTraffic(denied()); t != nil && !m.json {
+			t.flags = flagsFor(t.log.Denials)
+			a.tellDenials(t, "sandpit network allow "+sb.Name())
+		}
+		return err
+	})
+}
+
+// tellsDenials reports whether exec tells what was denied on the network while the command ran: to a person,
+// and in JSON. What reads standard error by a pipe hears of the command alone.
+func (a *App) tellsDenials(o *Options) bool {
+	if o.asJSON.is {
+		return true
+	}
+	if o.quiet.is || !IsTerminal(a.Stderr) {
+		return false
+	}
+	settings := NewOptions(a.Lookup) // the options of exec have none
+	_ = settings.Configure(a.Config())
+	return !settings.quiet.is
+}
+
+// deniedIn returns what tells the denials in a sandbox since now.
+func deniedIn(ctx context.Context, sb standing) func() []sandpit.EgressDenial {
+	box, ok := sb.(sandpit.Egresser)
+	if !ok {
+		run, ok := sb.(*fastrun.Run)
+		if !ok {
+			return func() []sandpit.EgressDenial { return nil }
+		}
+		return run.Denied
+	}
+	read := func() ([]sandpit.EgressDenial, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), logTime)
+		defer cancel()
+		log, err := box.EgressLog(ctx)
+		return log.Denials, err
+	}
+	before, failed := read()
+	return sync.OnceValue(func() []sandpit.EgressDenial {
+		now, err := read()
+		if failed != nil || err != nil {
+			return nil
+		}
+		return fastrun.DeniedSince(before, now)
 	})
 }
 

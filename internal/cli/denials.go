@@ -146,7 +146,7 @@ func Learned(flows []sandpit.Flow) []string {
 // flags would have sufficed for what it reached.
 func (a *App) tellTraffic(t *traffic) {
 	if len(t.log.Denials) > 0 {
-		a.tellDenials(t)
+		a.tellDenials(t, "")
 	}
 	if f := t.failed; f != nil {
 		host, why := Harmless(f.Host), Harmless(strings.TrimPrefix(f.Error, "lookup "+f.Host+": "))
@@ -187,7 +187,40 @@ func (a *App) TellLearned(rules []string, lost int64, used bool) {
 	a.Note("%s", note)
 }
 
-func (a *App) tellDenials(t *traffic) {
+// deniedTraffic is the traffic of an exec, of which only the denials are known; nil: there were none.
+func deniedTraffic(denials []sandpit.EgressDenial) *traffic {
+	if len(denials) == 0 {
+		return nil
+	}
+	t := &traffic{log: sandpit.EgressLog{Denials: denials}}
+	for _, d := range denials {
+		t.Denials = append(t.Denials, jsonDenial(d))
+	}
+	return t
+}
+
+// flagsFor returns what 'sandpit network allow NAME' takes to open what was denied, the latest first, as far
+// as the reasons tell.
+func flagsFor(denials []sandpit.EgressDenial) (flags []string) {
+	for _, d := range slices.Backward(denials) {
+		flag := Harmless(d.Destination)
+		switch {
+		case len(flags) == maxShown:
+			return flags
+		case privateAddress(d.Why):
+			flag = "--resolve " + Harmless(hostOf(d.Destination)) + ":ADDRESS"
+		case d.Rule != "" || d.Destination == "" || d.Why != "no rule allows it":
+			continue
+		}
+		if !slices.Contains(flags, flag) {
+			flags = append(flags, flag)
+		}
+	}
+	return flags
+}
+
+// tellDenials says in one line what was denied. The command, if any, is what takes the flags that allow it.
+func (a *App) tellDenials(t *traffic, command string) {
 	denials := t.log.Denials
 	var count int64
 	for _, d := range denials {
@@ -203,7 +236,7 @@ func (a *App) tellDenials(t *traffic) {
 		text = "network access was denied " + times + ", last to " + Harmless(d) + " (" + Harmless(latest.Why) + ")"
 	}
 	if len(t.flags) > 0 {
-		text += "; to allow it: " + strings.Join(t.flags, " ")
+		text += "; to allow it: " + strings.TrimPrefix(command+" "+strings.Join(t.flags, " "), " ")
 	}
 	a.Note("%s", text)
 }

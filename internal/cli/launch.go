@@ -65,7 +65,7 @@ func (a *App) launchExec(ctx context.Context, args []string) (ok bool, err error
 		return false, nil
 	}
 	defer box.Close()
-	box.Report = o.asJSON.is
+	box.Report, box.Denials = o.asJSON.is, a.tellsDenials(o)
 	return true, a.exec(ctx, o, argv, func(context.Context) (standing, func() error, error) {
 		return box, func() error { return nil }, nil
 	})

@@ -29,6 +29,7 @@ type Run struct {
 	Spec    sandpit.Spec
 	WorkDir bool // refuse with ErrNoWorkDir or ErrNotWorkDir if the Spec's working directory does not exist
 	Report  bool // Info and Metrics are wanted
+	Denials bool // Denied is wanted
 
 	sandbox string // of Open; empty: one is made for the command
 	conn    net.Conn
@@ -122,6 +123,29 @@ func (r *Run) Metrics(context.Context) (sandpit.Metrics, error) {
 	return r.report.Metrics.Sandpit().Metrics, nil
 }
 
+// Denied returns what the sandbox was denied on the network while the command ran, the latest last.
+func (r *Run) Denied() []sandpit.EgressDenial {
+	denied := make([]sandpit.EgressDenial, 0, len(r.report.Denials))
+	for _, d := range r.report.Denials {
+		denied = append(denied, sandpit.EgressDenial(d))
+	}
+	return denied
+}
+
+// DeniedSince returns the denials that are in now and were not in before, the latest last.
+func DeniedSince(before, now []sandpit.EgressDenial) (denied []sandpit.EgressDenial) {
+	counts := map[string]int64{}
+	for _, d := range before {
+		counts[d.Destination] = d.Count
+	}
+	for _, d := range now {
+		if d.Count -= counts[d.Destination]; d.Count > 0 {
+			denied = append(denied, d)
+		}
+	}
+	return denied
+}
+
 // NotEnforced returns the names of the default limits that are not enforced for a run, once it
 // has started.
 func (r *Run) NotEnforced() []string { return r.report.NotEnforced }
@@ -141,7 +165,7 @@ func dial(home string) (*net.UnixConn, error) {
 // start sends head, if there is one, and the request, and reads until the command has
 // been started.
 func (r *Run) start(ctx context.Context, head []byte, cmd sandpit.Command) (*process, error) {
-	req := Request{Command: v1.FromCommand(cmd), WorkDir: r.WorkDir, Report: r.Report}
+	req := Request{Command: v1.FromCommand(cmd), WorkDir: r.WorkDir, Report: r.Report, Denials: r.Denials}
 	if r.sandbox == "" {
 		req.Spec = new(v1.FromSpec(r.Spec))
 	}

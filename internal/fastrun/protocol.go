@@ -63,6 +63,7 @@ type Request struct {
 	Command v1.Command `json:"command"`
 	WorkDir bool       `json:"workdir,omitempty"` // refuse a run whose working directory is not one
 	Report  bool       `json:"report,omitempty"`  // send a Report with Info and Metrics
+	Denials bool       `json:"denials,omitempty"` // of an exec: send a Report with Denials
 }
 
 // Frame types beside those of package v1. S: from the server, C: from the client.
@@ -81,6 +82,8 @@ type Report struct {
 	NotEnforced []string    `json:"not_enforced,omitempty"` // of a run, before it starts: the default limits that are not
 	Info        *v1.Sandbox `json:"info,omitempty"`         // if asked for, a limit was reached, or the start failed
 	Metrics     *v1.Metrics `json:"metrics,omitempty"`      // if asked for, and known
+
+	Denials []v1.EgressDenial `json:"denials,omitempty"` // of the sandbox while the command ran, if asked for
 }
 
 // Codes of errors in a v1.End, beside those of /v1.

@@ -127,6 +127,10 @@ func (s *session) appOf(ctx context.Context, name string, device bool) (oauth.Ap
 	}
 	o := all[i].OAuth
 	if o == nil {
+		if name == "openrouter" { // whose logins are no OAuth 2.0, and return only to https, or to port 3000
+			return oauth.App{}, sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "logins to openrouter are not supported: they do not follow RFC 6749"),
+				"create a key at https://openrouter.ai/settings/keys, and run 'sandpit secret set openrouter'")
+		}
 		return oauth.App{}, sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "nothing is known of how to log in to the service %s", name),
 			"run 'sandpit secret set "+name+"' with a key of the service, or describe its OAuth in the services of server.yaml")
 	}

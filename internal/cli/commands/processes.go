@@ -19,7 +19,8 @@ import (
 
 const execLong = `Run CMD in an existing sandbox, as sandpit run does in a new one: input, output, signals
 and the exit code are CMD's. With -it, ^P^Q detaches from CMD, which goes on in the background
-(see --detach-keys: ^P itself waits for the next key).
+(see --detach-keys: ^P itself waits for the next key). At a terminal, a line at the end says what the
+sandbox was denied on the network meanwhile; -q omits it.
 
 With -d it runs in the background: this command prints its ID and exits, and the process keeps
 running. With -i its standard input stays open, with -t it has a terminal: sandpit attach passes
