@@ -93,7 +93,7 @@ func (s *served) start(t testing.TB) {
 				_, s.key, _ = strings.Cut(text, "\n")
 			},
 			Log:     logTo(t),
-			Network: network.Here{},
+			Network: network.InProcess{},
 		})
 		mu.Lock()
 		defer mu.Unlock()

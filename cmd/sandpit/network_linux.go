@@ -15,7 +15,7 @@ import (
 // sandboxNetwork returns what the interfaces of sandboxes lead to.
 func sandboxNetwork(u cli.Upstream) (engine.Network, error) {
 	way, err := wayOf(u, nil)
-	return network.Here{Way: way}, err
+	return network.InProcess{Way: way}, err
 }
 
 // wayOf reads how connections leave this machine.

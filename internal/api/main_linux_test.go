@@ -450,7 +450,7 @@ func serve(t testing.TB, change func(*options)) *service {
 			bobKey:   {Name: "bob", Key: "bob", Namespace: "bob"},
 		}},
 	}
-	s.engine = engine.New(engine.Options{Driver: linux.New(linux.Options{Dir: guests, Guest: embedded.Guest()}), Images: store, Policy: policy.Default(), Network: network.Here{}})
+	s.engine = engine.New(engine.Options{Driver: linux.New(linux.Options{Dir: guests, Guest: embedded.Guest()}), Images: store, Policy: policy.Default(), Network: network.InProcess{}})
 	opts := options{
 		api.Options{
 			Backend: &backend{s.engine, store}, Keys: s.keys, Policies: policies{}, Audit: s.audit, Idempotency: s.repeats,

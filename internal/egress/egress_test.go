@@ -257,7 +257,7 @@ func TestBeyondThePolicy(t *testing.T) {
 		{sandpit.Egress{Allow: []string{"fc00::/7"}}, []string{"all"}, "fc00::/7"},
 		{sandpit.Egress{Allow: []string{"0.0.0.0/0"}}, []string{"all"}, "0.0.0.0/0"},
 	} {
-		if _, got, err := Beyond(c.asked, c.allowed, nil); got != c.beyond || err != nil {
+		if _, got, err := Excess(c.asked, c.allowed, nil); got != c.beyond || err != nil {
 			t.Errorf("%+v with %v: beyond is %q, %v; want %q", c.asked, c.allowed, got, err, c.beyond)
 		}
 	}
@@ -279,7 +279,7 @@ func TestAddressesOfAllowedNames(t *testing.T) {
 		{[]string{"public"}, nil, false},
 	} {
 		for want, e := range map[string]sandpit.Egress{"resolve": asked, "dns": server} {
-			if part, _, err := Beyond(e, c.allowed, c.addresses); (part == "") != c.granted || part != "" && part != want || err != nil {
+			if part, _, err := Excess(e, c.allowed, c.addresses); (part == "") != c.granted || part != "" && part != want || err != nil {
 				t.Errorf("%s with %v and %v: beyond in %q, %v", want, c.allowed, c.addresses, part, err)
 			}
 		}

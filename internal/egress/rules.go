@@ -83,11 +83,11 @@ func Allowance(texts []string) (*Rules, error) {
 	return all, nil
 }
 
-// Beyond returns something that e asks for and that is not allowed: a rule or preset that is
+// Excess returns something that e asks for and that is not allowed: a rule or preset that is
 // not among the allowed ones, or an address of Resolve or DNS that is not among the addresses.
 // The part is "egress", "resolve" or "dns", or "" if all is allowed. Errors match
 // sandpit.ErrInvalid.
-func Beyond(e sandpit.Egress, allowed, addresses []string) (part, what string, err error) {
+func Excess(e sandpit.Egress, allowed, addresses []string) (part, what string, err error) {
 	rules, err := Compile(e)
 	if err != nil {
 		return "", "", err

@@ -36,8 +36,8 @@ type Network interface {
 	// Own returns the addresses of this machine that e names: see Terms.Own.
 	Own(e sandpit.Egress) ([]netip.Addr, error)
 
-	// Beyond is a policy.Beyond.
-	Beyond(e sandpit.Egress, allowed, addresses []string) (part, what string, err error)
+	// Excess is a policy.Excess.
+	Excess(e sandpit.Egress, allowed, addresses []string) (part, what string, err error)
 
 	// Decide says whether the terms allow a destination: see sandpit.Egresser.
 	Decide(t Terms, destination string) (sandpit.EgressDecision, error)
@@ -227,13 +227,13 @@ func (s *Sandbox) join(ctx context.Context, file *os.File, e granted) error {
 		return err
 	}
 	s.mu.Lock()
-	late := s.left || s.state == sandpit.StateFailed // then leaveNetwork was called before
-	if !late {
+	abandoned := s.left || s.state == sandpit.StateFailed // then leaveNetwork was called before
+	if !abandoned {
 		s.network = &member{Joined: joined}
 	}
 	s.mu.Unlock()
 	s.lackHosts(e)
-	if late {
+	if abandoned {
 		_ = joined.Close()
 		return s.closedError()
 	}
@@ -306,7 +306,7 @@ func (e *Engine) allowEgress(g granted, secrets bool, hosts []string, p policy.P
 	if e.opts.Network == nil {
 		return g, errNoEgress(e.opts.Driver.Name())
 	}
-	err := p.RefuseDenied(g.Egress, e.opts.Network.Beyond)
+	err := p.RefuseDenied(g.Egress, e.opts.Network.Excess)
 	if err != nil {
 		return g, err
 	}
@@ -317,7 +317,7 @@ func (e *Engine) allowEgress(g granted, secrets bool, hosts []string, p policy.P
 		if g.Within = allowed; p.Rules == nil {
 			g.Within = []string{string(sandpit.EgressAll)}
 		}
-		return e.opts.Network.Beyond(withRules(asked, hosts), allowed, addresses)
+		return e.opts.Network.Excess(withRules(asked, hosts), allowed, addresses)
 	})
 	return g, err
 }

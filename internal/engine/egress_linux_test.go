@@ -217,7 +217,7 @@ func recordedEgress(t *testing.T, dir, id string) sandpit.Egress {
 
 // faulty is a network whose joins and changes fail or hang on request.
 type faulty struct {
-	network.Here
+	network.InProcess
 	joins, sets atomic.Pointer[error]
 	busy        atomic.Bool // there is traffic whenever it is looked at
 	moved       atomic.Int64
@@ -233,7 +233,7 @@ func (f *faulty) Join(ctx context.Context, file *os.File, t engine.Terms) (engin
 		file.Close()
 		return nil, *err
 	}
-	j, err := f.Here.Join(ctx, file, t)
+	j, err := f.InProcess.Join(ctx, file, t)
 	if err == nil {
 		f.open.Add(1)
 	}
@@ -476,7 +476,7 @@ func TestStuckLink(t *testing.T) {
 				<-released
 			}
 		}}
-		o.Network, o.Patience = network.Here{}, engine.Patience{Create: 2 * time.Second, Undo: time.Millisecond, Close: time.Millisecond}
+		o.Network, o.Patience = network.InProcess{}, engine.Patience{Create: 2 * time.Second, Undo: time.Millisecond, Close: time.Millisecond}
 	})
 	sb := made(t, e, sandpit.Spec{Name: "box"})
 	some := sandpit.Egress{Allow: []string{"a.test"}}
@@ -579,7 +579,7 @@ func TestTrafficIsCountedOnce(t *testing.T) {
 func TestEgressWithinThePolicy(t *testing.T) {
 	srv := newSurvivor(t)
 	e := srv.open(t, func(o *engine.Options) {
-		o.Driver, o.Network = linking{bare: bare{srv.dir}, enter: func(context.Context) {}}, network.Here{}
+		o.Driver, o.Network = linking{bare: bare{srv.dir}, enter: func(context.Context) {}}, network.InProcess{}
 	})
 	p := policy.ServerDefault()
 	p.Rules.Egress, p.Rules.Deny = []string{"a.test", "b.test"}, []string{"c.test"}

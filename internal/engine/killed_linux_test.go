@@ -86,7 +86,7 @@ func openKept(dir string) *engine.Engine {
 		Driver: linux.New(linux.Options{Dir: guests, Guest: embedded.Guest(), KeepDir: filepath.Join(dir, "keep")}),
 		Images: image.Open(images, image.Options{NoSync: true}), Policy: policy.Default(),
 		Store: fileStore(filepath.Join(dir, "records")), Dir: filepath.Join(dir, "logs"),
-		Network: network.Here{},
+		Network: network.InProcess{},
 	})
 }
 

@@ -29,7 +29,7 @@ func (storedSecrets) RenewSecret(context.Context, string, string) error { return
 
 // told is a network that notes the secrets that are in force, and moves nothing.
 type told struct {
-	network.Here
+	network.InProcess
 	mu     sync.Mutex
 	values []string
 }

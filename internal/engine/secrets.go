@@ -231,7 +231,7 @@ func (s *Sandbox) secretHosts(e granted) (within, beyond []string) {
 	all := s.hosts()
 	s.mu.Unlock()
 	is := func(rules ...string) bool {
-		part, _, err := s.engine.opts.Network.Beyond(sandpit.Egress{Allow: rules}, e.Within, nil)
+		part, _, err := s.engine.opts.Network.Excess(sandpit.Egress{Allow: rules}, e.Within, nil)
 		return part == "" && err == nil
 	}
 	if len(all) == 0 || s.engine.opts.Network == nil || is(all...) {

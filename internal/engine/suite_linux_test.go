@@ -25,7 +25,7 @@ func TestTenantKeepsEveryPromise(t *testing.T) {
 	d := linux.New(linux.Options{Dir: guests, Guest: embedded.Guest(), KeepDir: filepath.Join(dir, "keep")})
 	e := engine.New(engine.Options{
 		Driver: d, Images: image.Open(images, image.Options{NoSync: true}), Policy: policy.Default(),
-		Store: &mapStore{}, Dir: filepath.Join(dir, "logs"), Network: network.Here{},
+		Store: &mapStore{}, Dir: filepath.Join(dir, "logs"), Network: network.InProcess{},
 	})
 	t.Cleanup(func() {
 		for _, s := range e.Sandboxes() {

@@ -94,29 +94,29 @@ func (s *Server) Serve(in Conn, r *bufio.Reader, out net.Conn, c Connection) err
 		FlushInterval: -1,
 		ErrorLog:      log.New(io.Discard, "", 0),
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			p := putOf(r)
-			if v := p.denied(); v != nil {
+			e := exchangeOf(r)
+			if v := e.denied(); v != nil {
 				refuse(w, r, c, *v)
 				return
 			}
 			if errors.Is(err, errAgain) {
 				return
 			}
-			http.Error(w, "sandpit: the origin failed: "+p.hideText(Reason(err)), http.StatusBadGateway)
+			http.Error(w, "sandpit: the origin failed: "+e.hideText(Reason(err)), http.StatusBadGateway)
 		},
 		ModifyResponse: func(r *http.Response) error {
-			p := putOf(r.Request)
-			if p.tries.again(r.Request.Context(), r.StatusCode) {
+			e := exchangeOf(r.Request)
+			if e.tries.again(r.Request.Context(), r.StatusCode) {
 				return errAgain
 			}
-			p.hideResponse(r)
+			e.hideResponse(r)
 			if r.StatusCode == http.StatusSwitchingProtocols {
 				c.Switched()
-				if p.secrets.changed(s.terms().secrets, c.To) { // before the change could end the connection
+				if e.secrets.changed(s.terms().secrets, c.To) { // before the change could end the connection
 					return ErrSecretChanged
 				}
-				p.messages(r, func(error) {
-					if v := p.denied(); v != nil {
+				e.messages(r, func(error) {
+					if v := e.denied(); v != nil {
 						c.Denied(*v)
 					}
 				})
@@ -147,16 +147,16 @@ func (s *Server) Serve(in Conn, r *bufio.Reader, out net.Conn, c Connection) err
 			tries := s.newAttempts(r, terms, c.To, c.TLS != nil)
 			for more := true; more; terms, more = s.terms(), tries.more {
 				tries.more = false
-				r, p := terms.secrets.put(tries.next(r), c.To, c.TLS != nil)
-				p.tries, p.current = tries, func() secrets { return s.terms().secrets }
-				if c.TLS != nil && p.denied() == nil {
-					p.sign(r, c.To)
+				r, e := terms.secrets.put(tries.next(r), c.To, c.TLS != nil)
+				e.tries, e.current = tries, func() secrets { return s.terms().secrets }
+				if c.TLS != nil && e.denied() == nil {
+					e.sign(r, c.To)
 				}
-				if v := p.denied(); v != nil {
+				if v := e.denied(); v != nil {
 					refuse(w, r, c, *v)
 					return
 				}
-				proxy.ServeHTTP(hidingWriter{w, p}, r)
+				proxy.ServeHTTP(hidingWriter{w, e}, r)
 			}
 		}),
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams}, Protocols: new(http.Protocols),

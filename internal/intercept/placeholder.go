@@ -99,8 +99,8 @@ func (ss secrets) about(to egress.Destination) bool {
 	return slices.ContainsFunc(ss, func(s secret) bool { return s.hosts.Contain(to) })
 }
 
-// put is what was done with the placeholders of a request.
-type put struct {
+// exchange is a request with its response: what was done with the placeholders, and what is hidden.
+type exchange struct {
 	secrets secrets        // of the sandbox when it was made
 	hidden  []substitution // what is taken out of the response
 	to      egress.Destination
@@ -113,37 +113,37 @@ type put struct {
 	denial *sandpit.EgressDecision // guarded by mu, as bodies are sent while responses are read
 }
 
-// putKey is the key of a put in the context of a request.
-type putKey struct{}
+// exchangeKey is the key of an exchange in the context of a request.
+type exchangeKey struct{}
 
-func putOf(r *http.Request) *put {
-	p, _ := r.Context().Value(putKey{}).(*put)
-	return p
+func exchangeOf(r *http.Request) *exchange {
+	e, _ := r.Context().Value(exchangeKey{}).(*exchange)
+	return e
 }
 
 // denied returns why the request is denied, or nil.
-func (p *put) denied() *sandpit.EgressDecision {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.denial
+func (e *exchange) denied() *sandpit.EgressDecision {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.denial
 }
 
-func (p *put) deny(rule, format string, args ...any) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.denial = &sandpit.EgressDecision{Rule: rule, Why: fmt.Sprintf(format, args...)}
-	return fault.Errorf(sandpit.ErrForbidden, "%s", p.denial.Why)
+func (e *exchange) deny(rule, format string, args ...any) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.denial = &sandpit.EgressDecision{Rule: rule, Why: fmt.Sprintf(format, args...)}
+	return fault.Errorf(sandpit.ErrForbidden, "%s", e.denial.Why)
 }
 
 // put puts the values of secrets that are for a destination into a request over TLS that ends
 // here, in place of their placeholders: into values of the header and the credentials of basic
 // authentication (RFC 7617), and where it is asked for into the query and the body. The placeholder
 // of another secret denies the request: the sandbox sends it where it does not belong.
-func (ss secrets) put(r *http.Request, to egress.Destination, secure bool) (*http.Request, *put) {
-	p := &put{secrets: ss, to: to, current: func() secrets { return ss }}
-	r = r.WithContext(context.WithValue(r.Context(), putKey{}, p))
+func (ss secrets) put(r *http.Request, to egress.Destination, secure bool) (*http.Request, *exchange) {
+	e := &exchange{secrets: ss, to: to, current: func() secrets { return ss }}
+	r = r.WithContext(context.WithValue(r.Context(), exchangeKey{}, e))
 	if len(ss) == 0 {
-		return r, p
+		return r, e
 	}
 	var mine, others secrets
 	for _, s := range ss {
@@ -153,57 +153,57 @@ func (ss secrets) put(r *http.Request, to egress.Destination, secure bool) (*htt
 			}
 			continue
 		}
-		if s.Sign { // by put.sign; the value goes nowhere
+		if s.Sign { // by exchange.sign; the value goes nowhere
 			continue
 		}
-		p.hideValue(s)
+		e.hideValue(s)
 		if !s.former {
 			mine = append(mine, s)
 		}
 	}
 	r.Header = r.Header.Clone()
-	if p.fields(r.Header, others, to, func(v string) (string, error) { return p.header(v, mine, others, to) }) != nil {
-		return r, p
+	if e.fields(r.Header, others, to, func(v string) (string, error) { return e.header(v, mine, others, to) }) != nil {
+		return r, e
 	}
 	if i := others.in(r.URL.RequestURI()); i >= 0 {
-		_ = p.misplaced(others[i], to)
-		return r, p
+		_ = e.misplaced(others[i], to)
+		return r, e
 	}
 	var inBody []substitution
 	for _, s := range mine {
 		if s.Query && strings.Contains(r.URL.RawQuery, s.Placeholder) {
 			u := *r.URL
 			u.RawQuery = strings.ReplaceAll(u.RawQuery, s.Placeholder, url.QueryEscape(string(s.Value)))
-			p.hide(s, url.QueryEscape(string(s.Value)))
+			e.hide(s, url.QueryEscape(string(s.Value)))
 			r.URL = &u
 		}
 		if s.Body {
 			value := inBodyOf(r, string(s.Value))
-			p.hide(s, value)
+			e.hide(s, value)
 			inBody = append(inBody, substitution{find: []byte(s.Placeholder), put: []byte(value)})
 		}
 	}
 	replaced := len(inBody) > 0
 	for _, s := range others {
-		inBody = append(inBody, substitution{find: []byte(s.Placeholder), refuse: func() error { return p.misplaced(s, to) }})
+		inBody = append(inBody, substitution{find: []byte(s.Placeholder), refuse: func() error { return e.misplaced(s, to) }})
 	}
-	p.body(r, inBody, replaced)
+	e.body(r, inBody, replaced)
 	if len(r.Trailer) > 0 && r.Body != nil {
-		r.Body = &trailed{r.Body, func() error { // not of basic authentication, which p would have to note while the response comes in
-			return p.fields(r.Trailer, others, to, func(v string) (string, error) { return p.replaced(v, mine, others, to) })
+		r.Body = &trailed{r.Body, func() error { // not of basic authentication, which e would have to note while the response comes in
+			return e.fields(r.Trailer, others, to, func(v string) (string, error) { return e.replaced(v, mine, others, to) })
 		}}
 	}
-	if isWebSocket(r.Header) && len(inBody)+len(p.hidden) > 0 {
-		p.inMessages = inBody
+	if isWebSocket(r.Header) && len(inBody)+len(e.hidden) > 0 {
+		e.inMessages = inBody
 		r.Header.Del("Sec-Websocket-Extensions") // such as compression
 	}
-	if len(p.hidden) > 0 {
+	if len(e.hidden) > 0 {
 		// What comes back can be read, and whole: it may be a value that an earlier request has stored.
 		r.Header.Set("Accept-Encoding", "identity")
 		r.Header.Del("Range")
 		r.Header.Del("If-Range")
 	}
-	return r, p
+	return r, e
 }
 
 // in returns the first secret whose placeholder a text has, or -1.
@@ -211,12 +211,12 @@ func (ss secrets) in(text string) int {
 	return slices.IndexFunc(ss, func(s secret) bool { return strings.Contains(text, s.Placeholder) })
 }
 
-func (p *put) misplaced(s secret, to egress.Destination) error {
-	return p.deny("secret "+s.Name, "the placeholder of secret %q was sent to %s; it is for %s, over HTTPS", s.Name, to, strings.Join(s.Hosts, ", "))
+func (e *exchange) misplaced(s secret, to egress.Destination) error {
+	return e.deny("secret "+s.Name, "the placeholder of secret %q was sent to %s; it is for %s, over HTTPS", s.Name, to, strings.Join(s.Hosts, ", "))
 }
 
 // fields puts secrets into the values of a header or a trailer.
-func (p *put) fields(h http.Header, others secrets, to egress.Destination, put func(string) (string, error)) error {
+func (e *exchange) fields(h http.Header, others secrets, to egress.Destination, put func(string) (string, error)) error {
 	for name, values := range h {
 		for i, v := range values {
 			next, err := put(v)
@@ -226,7 +226,7 @@ func (p *put) fields(h http.Header, others secrets, to egress.Destination, put f
 			values[i] = next
 		}
 		if i := others.in(name); i >= 0 {
-			return p.misplaced(others[i], to)
+			return e.misplaced(others[i], to)
 		}
 	}
 	return nil
@@ -249,30 +249,30 @@ func (b *trailed) Read(to []byte) (int, error) {
 }
 
 // header returns the value of a header field with secrets put in.
-func (p *put) header(v string, mine, others secrets, to egress.Destination) (string, error) {
+func (e *exchange) header(v string, mine, others secrets, to egress.Destination) (string, error) {
 	const basic = "basic "
 	if len(v) > len(basic) && strings.EqualFold(v[:len(basic)], basic) {
 		if plain, err := base64.StdEncoding.DecodeString(strings.TrimSpace(v[len(basic):])); err == nil {
-			next, err := p.replaced(string(plain), mine, others, to)
+			next, err := e.replaced(string(plain), mine, others, to)
 			if err != nil || next == string(plain) {
 				return v, err
 			}
 			encoded := base64.StdEncoding.EncodeToString([]byte(next))
-			p.hide(mine[mine.in(string(plain))], encoded)
+			e.hide(mine[mine.in(string(plain))], encoded)
 			return v[:len(basic)] + encoded, nil
 		}
 	}
-	next, err := p.replaced(v, mine, others, to)
+	next, err := e.replaced(v, mine, others, to)
 	if err == nil && next != v && strings.ContainsFunc(next, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
 		name := mine[mine.in(v)].Name
-		return v, p.deny("secret "+name, "the value of secret %q has characters that a header can't have", name)
+		return v, e.deny("secret "+name, "the value of secret %q has characters that a header can't have", name)
 	}
 	return next, err
 }
 
-func (p *put) replaced(text string, mine, others secrets, to egress.Destination) (string, error) {
+func (e *exchange) replaced(text string, mine, others secrets, to egress.Destination) (string, error) {
 	if i := others.in(text); i >= 0 {
-		return text, p.misplaced(others[i], to)
+		return text, e.misplaced(others[i], to)
 	}
 	for _, s := range mine {
 		text = strings.ReplaceAll(text, s.Placeholder, string(s.Value))
@@ -296,7 +296,7 @@ func inBodyOf(r *http.Request, value string) string {
 
 // body has the body of a request read through substitutions, of which some put values in if
 // replaced.
-func (p *put) body(r *http.Request, subs []substitution, replaced bool) {
+func (e *exchange) body(r *http.Request, subs []substitution, replaced bool) {
 	if len(subs) == 0 || r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return
 	}
@@ -335,50 +335,50 @@ func (b *readWhole) Read(to []byte) (int, error) {
 
 func (b *readWhole) Close() error { return b.of.Close() }
 
-func (p *put) hideValue(s secret) {
-	p.hide(s, string(s.Value))
+func (e *exchange) hideValue(s secret) {
+	e.hide(s, string(s.Value))
 	quoted := strconv.Quote(string(s.Value)) // as errors have it, and most JSON
-	p.hide(s, quoted[1:len(quoted)-1])
+	e.hide(s, quoted[1:len(quoted)-1])
 }
 
 // hide has a form of a value taken out of the response.
-func (p *put) hide(s secret, value string) {
-	if len(value) < minHidden || slices.ContainsFunc(p.hidden, func(h substitution) bool { return string(h.find) == value }) {
+func (e *exchange) hide(s secret, value string) {
+	if len(value) < minHidden || slices.ContainsFunc(e.hidden, func(h substitution) bool { return string(h.find) == value }) {
 		return
 	}
 	// As long as the value, so that lengths stay right.
 	cover := bytes.Repeat([]byte("*"), len(value))
 	copy(cover, s.Placeholder)
-	p.hidden = append(p.hidden, substitution{find: []byte(value), put: cover})
+	e.hidden = append(e.hidden, substitution{find: []byte(value), put: cover})
 }
 
 // hideResponse takes values out of a response that echoes them, so that they don't come back into the
 // sandbox: out of its header, its trailer, and its body if that is not compressed.
-func (p *put) hideResponse(r *http.Response) {
-	if len(p.hidden) == 0 {
+func (e *exchange) hideResponse(r *http.Response) {
+	if len(e.hidden) == 0 {
 		return
 	}
-	p.hideHeader(r.Header)
-	p.hideHeader(r.Trailer) // the names, which are sent before the body
+	e.hideHeader(r.Header)
+	e.hideHeader(r.Trailer) // the names, which are sent before the body
 	if r.StatusCode == http.StatusSwitchingProtocols || r.Body == nil {
 		return
 	}
-	body := newSubstituted(r.Body, p.hidden)
-	was := p.secrets
+	body := newSubstituted(r.Body, e.hidden)
+	was := e.secrets
 	body.refresh = func() ([]substitution, bool) { // with values that came after the request
-		now := p.current()
+		now := e.current()
 		if slices.EqualFunc(was, now, func(a, b secret) bool { return a.former == b.former && bytes.Equal(a.Value, b.Value) }) {
 			return nil, false
 		}
 		was = now
 		for _, s := range now {
-			if !s.Sign && s.hosts.Contain(p.to) {
-				p.hideValue(s)
+			if !s.Sign && s.hosts.Contain(e.to) {
+				e.hideValue(s)
 			}
 		}
-		return p.hidden, true
+		return e.hidden, true
 	}
-	body.ended = func() { p.hideHeader(r.Trailer) }
+	body.ended = func() { e.hideHeader(r.Trailer) }
 	r.Body = body
 }
 
@@ -387,35 +387,35 @@ func isWebSocket(h http.Header) bool { return strings.EqualFold(h.Get("Upgrade")
 
 // messages has the messages of a WebSocket go through substitutions. What an origin agrees on
 // otherwise passes as it is. With an error the connection ends, after failed was called.
-func (p *put) messages(r *http.Response, failed func(error)) {
+func (e *exchange) messages(r *http.Response, failed func(error)) {
 	c, ok := r.Body.(io.ReadWriteCloser)
-	if ok && isWebSocket(r.Header) && len(p.inMessages)+len(p.hidden) > 0 {
-		r.Body = newMessages(c, p.inMessages, p.hidden, failed)
+	if ok && isWebSocket(r.Header) && len(e.inMessages)+len(e.hidden) > 0 {
+		r.Body = newMessages(c, e.inMessages, e.hidden, failed)
 	}
 }
 
 // hideHeader also drops fields whose name has a value, in whatever case.
-func (p *put) hideHeader(h http.Header) {
+func (e *exchange) hideHeader(h http.Header) {
 	for name, values := range h {
-		if p.inName(name) {
+		if e.inName(name) {
 			delete(h, name)
 			continue
 		}
 		for i := range values {
-			values[i] = p.hideText(values[i])
+			values[i] = e.hideText(values[i])
 		}
 	}
 }
 
-func (p *put) hideText(text string) string {
-	for _, s := range p.hidden {
+func (e *exchange) hideText(text string) string {
+	for _, s := range e.hidden {
 		text = strings.ReplaceAll(text, string(s.find), string(s.put))
 	}
 	return text
 }
 
-func (p *put) inName(name string) bool {
-	return slices.ContainsFunc(p.hidden, func(s substitution) bool {
+func (e *exchange) inName(name string) bool {
+	return slices.ContainsFunc(e.hidden, func(s substitution) bool {
 		return strings.Contains(strings.ToLower(name), strings.ToLower(string(s.find)))
 	})
 }
@@ -424,12 +424,12 @@ func (p *put) inName(name string) bool {
 // without ModifyResponse.
 type hidingWriter struct {
 	http.ResponseWriter
-	put *put
+	exchange *exchange
 }
 
 func (w hidingWriter) WriteHeader(status int) {
 	if status < http.StatusOK {
-		w.put.hideHeader(w.Header())
+		w.exchange.hideHeader(w.Header())
 	}
 	w.ResponseWriter.WriteHeader(status)
 }

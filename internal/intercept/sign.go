@@ -56,19 +56,19 @@ func (s *Server) hold(r *http.Request, ss secrets, to egress.Destination, secure
 // If that fails, the request is denied. The response does not bring back what a service echoes, such
 // as in an error about a signature: the signature, and the token of a session. Encodings and ranges
 // stay as they were asked for, because they may be signed. Precondition: the header of r is its own.
-func (p *put) sign(r *http.Request, to egress.Destination) {
-	for _, s := range p.secrets {
+func (e *exchange) sign(r *http.Request, to egress.Destination) {
+	for _, s := range e.secrets {
 		if !s.Sign || !s.hosts.Contain(to) {
 			continue
 		}
-		p.hide(s, s.signs.Secret)
-		p.hide(s, s.signs.Token)
-		p.hide(s, url.QueryEscape(s.signs.Token))
+		e.hide(s, s.signs.Secret)
+		e.hide(s, s.signs.Token)
+		e.hide(s, url.QueryEscape(s.signs.Token))
 		if isWebSocket(r.Header) {
 			r.Header.Del("Sec-Websocket-Extensions")
 		}
 	}
-	for _, s := range p.secrets {
+	for _, s := range e.secrets {
 		if !s.Sign || s.former || !s.hosts.Contain(to) {
 			continue
 		}
@@ -78,16 +78,16 @@ func (p *put) sign(r *http.Request, to egress.Destination) {
 			continue
 		}
 		if err == nil {
-			err = p.signAgain(r, s, again)
+			err = e.signAgain(r, s, again)
 		}
 		if err != nil {
-			_ = p.deny("secret "+s.Name, "secret %q: %v", s.Name, err)
+			_ = e.deny("secret "+s.Name, "secret %q: %v", s.Name, err)
 		}
 		return
 	}
 }
 
-func (p *put) signAgain(r *http.Request, s secret, again *sigv4.Request) (err error) {
+func (e *exchange) signAgain(r *http.Request, s secret, again *sigv4.Request) (err error) {
 	var body []byte
 	if again.NeedsBody() && r.ContentLength != 0 {
 		if r.ContentLength < 0 || r.ContentLength > maxSignedBody {
@@ -101,10 +101,10 @@ func (p *put) signAgain(r *http.Request, s secret, again *sigv4.Request) (err er
 	}
 	chunks, err := again.Sign(body)
 	if err == nil {
-		p.hide(s, again.Signature())
+		e.hide(s, again.Signature())
 	}
 	if err == nil && chunks != nil {
-		r.Body = &denying{chunks.Chunks(r.Body), p, s.Name}
+		r.Body = &denying{chunks.Chunks(r.Body), e, s.Name}
 	}
 	return err
 }
@@ -112,14 +112,14 @@ func (p *put) signAgain(r *http.Request, s secret, again *sigv4.Request) (err er
 // denying is a body that can't be signed again after all.
 type denying struct {
 	io.ReadCloser
-	put  *put
-	name string
+	exchange *exchange
+	name     string
 }
 
 func (b *denying) Read(to []byte) (int, error) {
 	n, err := b.ReadCloser.Read(to)
 	if errors.Is(err, sandpit.ErrForbidden) {
-		err = b.put.deny("secret "+b.name, "secret %q: %v", b.name, err)
+		err = b.exchange.deny("secret "+b.name, "secret %q: %v", b.name, err)
 	}
 	return n, err
 }

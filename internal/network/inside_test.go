@@ -55,7 +55,7 @@ func join(t testing.TB, e sandpit.Egress) *inside {
 // granted are terms that allow what e says, as it is now.
 func granted(t testing.TB, e sandpit.Egress) engine.Terms {
 	t.Helper()
-	own, err := Here{}.Own(e)
+	own, err := InProcess{}.Own(e)
 	if err != nil {
 		t.Fatal(err)
 	}

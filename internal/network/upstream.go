@@ -80,7 +80,7 @@ func (s *ruleset) connect(ctx context.Context, network string, to egress.Destina
 }
 
 // refuseUncarried refuses rules that allow what the upstream proxy does not carry.
-func (h Here) refuseUncarried(e sandpit.Egress) error {
+func (h InProcess) refuseUncarried(e sandpit.Egress) error {
 	rules, err := egress.Compile(e)
 	if err != nil {
 		return err

@@ -219,12 +219,12 @@ func TestUpstreamCarriesTCP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := Here{Way: way}
+	h := InProcess{Way: way}
 	for rule, ok := range map[string]bool{
 		"udp:good.test:53": false, "udp:203.0.113.0/24": false, "udp:*.good.test": false, "ping:good.test": false, "good.test": true,
 		"udp:inner.test": true, "udp:*.inner.test:53": true, "udp:198.51.100.7": true,
 	} {
-		_, _, err := h.Beyond(sandpit.Egress{Allow: []string{rule}}, nil, nil)
+		_, _, err := h.Excess(sandpit.Egress{Allow: []string{rule}}, nil, nil)
 		if (err == nil) != ok || err != nil && (!errors.Is(err, sandpit.ErrUnsupported) || !strings.Contains(err.Error(), rule) || sandpit.Hint(err) == "") {
 			t.Errorf("%s: %v", rule, err)
 		}

@@ -7,24 +7,24 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
-// Beyond returns something that e asks for and that is neither among the allowed rules and
+// Excess returns something that e asks for and that is neither among the allowed rules and
 // presets nor among the addresses that it may name. The part is "egress", "resolve" or
 // "dns", or "" if everything is allowed. Errors match sandpit.ErrInvalid.
-type Beyond func(e sandpit.Egress, allowed, addresses []string) (part, what string, err error)
+type Excess func(e sandpit.Egress, allowed, addresses []string) (part, what string, err error)
 
 // Egress returns what a sandbox may reach that asks for e: with what the policy denies, and
 // with its bounds. Errors match sandpit.ErrInvalid if e is invalid, and sandpit.ErrForbidden
 // if the policy does not allow it.
-func (p *Policy) Egress(e sandpit.Egress, beyond Beyond) (sandpit.Egress, error) {
+func (p *Policy) Egress(e sandpit.Egress, excess Excess) (sandpit.Egress, error) {
 	if err := p.boundTraffic(&e.Bounds); err != nil {
 		return e, err
 	}
 	if p.Rules == nil {
-		_, _, err := beyond(e, nil, nil)
+		_, _, err := excess(e, nil, nil)
 		return e, err
 	}
 	e = p.learn(e)
-	part, what, err := beyond(e, p.Rules.Egress, p.Rules.Resolve)
+	part, what, err := excess(e, p.Rules.Egress, p.Rules.Resolve)
 	if err != nil {
 		return e, err
 	}
@@ -38,7 +38,7 @@ func (p *Policy) Egress(e sandpit.Egress, beyond Beyond) (sandpit.Egress, error)
 	case "":
 	case "egress":
 		say := hint(p.Rules.Egress)
-		if set := p.oneSet(beyond); e.Preset == sandpit.EgressRegistries && set != "" && set != what {
+		if set := p.oneSet(excess); e.Preset == sandpit.EgressRegistries && set != "" && set != what {
 			say = "write --allow " + set + " in place of --egress registries"
 		}
 		return e, p.refuse(part, "egress", say, "egress to %s is not allowed", quote(what))
@@ -53,9 +53,9 @@ func (p *Policy) Egress(e sandpit.Egress, beyond Beyond) (sandpit.Egress, error)
 }
 
 // oneSet returns a set of EgressRegistries that is allowed, or "".
-func (p *Policy) oneSet(beyond Beyond) string {
+func (p *Policy) oneSet(excess Excess) string {
 	for _, set := range [...]string{"package-registries", "git-hosts"} {
-		if part, _, err := beyond(sandpit.Egress{Allow: []string{set}}, p.Rules.Egress, nil); err == nil && part == "" {
+		if part, _, err := excess(sandpit.Egress{Allow: []string{set}}, p.Rules.Egress, nil); err == nil && part == "" {
 			return set
 		}
 	}
@@ -64,13 +64,13 @@ func (p *Policy) oneSet(beyond Beyond) string {
 
 // RefuseDenied refuses rules of a caller that the policy denies as a whole, which would allow nothing. Errors
 // match sandpit.ErrForbidden.
-func (p *Policy) RefuseDenied(e sandpit.Egress, beyond Beyond) error {
+func (p *Policy) RefuseDenied(e sandpit.Egress, excess Excess) error {
 	if p.Rules == nil || len(p.Rules.Deny) == 0 {
 		return nil
 	}
 	for _, rule := range e.Allow {
 		// What is not beyond the denied rules is denied as a whole.
-		if part, _, err := beyond(sandpit.Egress{Allow: []string{rule}}, p.Rules.Deny, nil); err == nil && part == "" {
+		if part, _, err := excess(sandpit.Egress{Allow: []string{rule}}, p.Rules.Deny, nil); err == nil && part == "" {
 			return p.refuse("egress", "deny", "omit it, or ask the operator", "egress to %s is denied", quote(rule))
 		}
 	}

@@ -15,7 +15,7 @@ import (
 func TestCapabilities(t *testing.T) {
 	t.Parallel()
 	s := newServed(t)
-	s.change = func(opt *server.Options) { opt.Network = network.Here{} }
+	s.change = func(opt *server.Options) { opt.Network = network.InProcess{} }
 	s.start()
 	var got v1.Capabilities
 	c := s.unix()

@@ -19,7 +19,7 @@ import (
 func TestDenialsAreCounted(t *testing.T) {
 	testkit.NeedTUN(t)
 	s := newServed(t)
-	s.change = func(o *server.Options) { o.Network = network.Here{} }
+	s.change = func(o *server.Options) { o.Network = network.InProcess{} }
 	s.start()
 	c := s.unix()
 	sb, err := c.Create(t.Context(), sandpit.Spec{Egress: sandpit.Egress{Allow: []string{"good.test"}}})

@@ -24,7 +24,7 @@ func TestPolicyBoundsEgress(t *testing.T) {
 		testkit.Lacks(t, "egress")
 	}
 	s := newServed(t)
-	s.change = func(opt *server.Options) { opt.Network = network.Here{} }
+	s.change = func(opt *server.Options) { opt.Network = network.InProcess{} }
 	s.policy("policies:\n  default: {egress: [registries, '*.example.com:443'], deny: [bad.example.com], maximum: {connections: 9}}\n")
 	s.overTCP()
 	s.start()
@@ -94,7 +94,7 @@ func TestBadEgressLeavesNothing(t *testing.T) {
 		testkit.Lacks(t, "egress")
 	}
 	s := newServed(t)
-	s.change = func(opt *server.Options) { opt.Network = network.Here{} }
+	s.change = func(opt *server.Options) { opt.Network = network.InProcess{} }
 	s.policy("policies:\n  default: {egress: [registries, '*.example.com'], resolve: [192.0.2.0/24], secrets: ['*']}\n")
 	s.overTCP()
 	s.start()

@@ -253,7 +253,7 @@ func TestRulesChangeUnderLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newServed(t)
-	s.change = func(opt *server.Options) { opt.Network = network.Here{Way: way} }
+	s.change = func(opt *server.Options) { opt.Network = network.InProcess{Way: way} }
 	s.start()
 	var e sandpit.Egress
 	for _, kind := range kinds {

@@ -30,7 +30,7 @@ type loggedIn struct {
 func newLoggedIn(t *testing.T) *loggedIn {
 	t.Helper()
 	testkit.NeedRoot(t, "to make the interface of a sandbox")
-	l := &loggedIn{served: newServed(t), provider: oauthtest.New(t), network: &noted{Network: network.Here{}}}
+	l := &loggedIn{served: newServed(t), provider: oauthtest.New(t), network: &noted{Network: network.InProcess{}}}
 	how := l.provider.OAuth()
 	l.settings.Services = []secret.Service{{Name: "own", Hosts: []string{"own.example"}, Variables: []string{"OWN_TOKEN"}, OAuth: &how}}
 	l.change = func(o *server.Options) { o.Network = l.network }

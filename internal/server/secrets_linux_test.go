@@ -76,7 +76,7 @@ var values = []string{"value-in-a-file", "value-of-team-a", "rotated-of-team-a",
 func TestSecrets(t *testing.T) {
 	t.Parallel()
 	testkit.NeedRoot(t, "to make the interface of a sandbox")
-	n := &noted{Network: network.Here{}}
+	n := &noted{Network: network.InProcess{}}
 	s := newServed(t)
 	s.policy("policies:\n  few: {secrets: ['open*']}\n")
 	file := filepath.Join(t.TempDir(), "token")
@@ -237,7 +237,7 @@ func TestSecrets(t *testing.T) {
 func TestOwnSecrets(t *testing.T) {
 	t.Parallel()
 	testkit.NeedRoot(t, "to make the interface of a sandbox")
-	n := &noted{Network: network.Here{}}
+	n := &noted{Network: network.InProcess{}}
 	s := newServed(t)
 	s.policy("policies:\n  none: {secrets: [], egress: [api.openai.com, own.example]}\n")
 	s.change = func(o *server.Options) { o.Network = n }
@@ -385,7 +385,7 @@ func (s *served) grep(t testing.TB, answers string, values ...string) {
 func TestSecretsChangeHosts(t *testing.T) {
 	t.Parallel()
 	testkit.NeedRoot(t, "to make the interface of a sandbox")
-	n := &noted{Network: network.Here{}}
+	n := &noted{Network: network.InProcess{}}
 	s := newServed(t)
 	s.policy("policies:\n  some: {secrets: ['*'], egress: [one.test, two.test, own.test, denied.test], deny: [denied.test]}\n")
 	s.change = func(o *server.Options) { o.Network = n }

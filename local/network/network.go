@@ -42,5 +42,5 @@ func New(opt Options) (local.Network, error) {
 	if err != nil {
 		return nil, err
 	}
-	return network.Here{Way: way}, nil
+	return network.InProcess{Way: way}, nil
 }

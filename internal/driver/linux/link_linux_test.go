@@ -35,7 +35,7 @@ func withNetwork(t *testing.T, pool int) *engine.Engine {
 		i := slices.IndexFunc(caps.Gaps, func(g sandpit.Gap) bool { return g.What == string(feature.Egress) })
 		testkit.Lacks(t, "egress: "+caps.Gaps[i].Why)
 	}
-	e := engine.New(engine.Options{Driver: d, Images: images(), Policy: policy.Default(), Network: network.Here{}, Pool: engine.Pool{Size: pool}})
+	e := engine.New(engine.Options{Driver: d, Images: images(), Policy: policy.Default(), Network: network.InProcess{}, Pool: engine.Pool{Size: pool}})
 	t.Cleanup(func() {
 		if err := e.Close(); err != nil {
 			t.Errorf("closing: %v", err)

@@ -45,7 +45,7 @@ func factory(t *testing.T) drivertest.Factory {
 		New:  func(_ *testing.T, private ...string) driver.Driver { return suiteDriver(private...) },
 		Root: hostRoot,
 		Client: func(t *testing.T) sandpit.Client {
-			return engine.New(engine.Options{Driver: newDriver(), Images: images(), Policy: policy.Default(), Network: network.Here{}})
+			return engine.New(engine.Options{Driver: newDriver(), Images: images(), Policy: policy.Default(), Network: network.InProcess{}})
 		},
 		ClientOptions: sandpittest.Options{Local: true, Skip: skipped()},
 		BadRoots: map[string]func(*driver.Root){

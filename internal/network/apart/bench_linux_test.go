@@ -14,15 +14,15 @@ import (
 func BenchmarkJoin(b *testing.B) {
 	e := sandpit.Egress{Allow: []string{"origin.test"}, Resolve: []string{"origin.test:127.0.0.1"}}
 	b.Run("rules", func(b *testing.B) {
-		here := network.Here{}
+		here := network.InProcess{}
 		for b.Loop() {
-			if _, _, err := here.Beyond(e, []string{"all"}, []string{"127.0.0.1"}); err != nil {
+			if _, _, err := here.Excess(e, []string{"all"}, []string{"127.0.0.1"}); err != nil {
 				b.Fatal(err)
 			}
 		}
 	})
 	b.Run("authority", func(b *testing.B) {
-		here := network.Here{}
+		here := network.InProcess{}
 		for b.Loop() {
 			_, _, _, _ = here.Authority(engine.Terms{Egress: e})
 		}
@@ -41,7 +41,7 @@ func BenchmarkJoin(b *testing.B) {
 			b.StartTimer()
 		}
 	}
-	b.Run("here", func(b *testing.B) { join(b, network.Here{}) })
+	b.Run("in process", func(b *testing.B) { join(b, network.InProcess{}) })
 	b.Run("apart", func(b *testing.B) {
 		h := New(slog.New(slog.DiscardHandler), nil)
 		b.Cleanup(h.Close)

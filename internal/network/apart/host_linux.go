@@ -31,7 +31,7 @@ const (
 // Host is the server's end: an engine.Network whose stacks are in another process, which the first
 // Join starts. All methods are safe for concurrent use.
 type Host struct {
-	network.Here // decides about rules
+	network.InProcess // decides about rules
 
 	log     *slog.Logger
 	program string // this one, but in tests
@@ -57,7 +57,7 @@ var (
 
 // New returns a Host, which the caller closes. Connections are made by way.
 func New(log *slog.Logger, way *upstream.Way) *Host {
-	return &Host{Here: network.Here{Way: way}, log: log, program: "/proc/self/exe", members: map[uint64]*member{}, end: make(chan struct{})}
+	return &Host{InProcess: network.InProcess{Way: way}, log: log, program: "/proc/self/exe", members: map[uint64]*member{}, end: make(chan struct{})}
 }
 
 // Close ends the process, and with it all connections.

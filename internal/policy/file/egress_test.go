@@ -89,9 +89,9 @@ func TestEgressIsBounded(t *testing.T) {
 		{"maximum: {bandwidth: 1m}", bounded(sandpit.EgressBounds{Bandwidth: 2 << 20}), "team.maximum.bandwidth", "2 MiB"},
 	} {
 		p := named(t, tt.text)
-		err := p.RefuseDenied(tt.asked, egress.Beyond)
+		err := p.RefuseDenied(tt.asked, egress.Excess)
 		if err == nil {
-			_, err = p.Egress(tt.asked, egress.Beyond)
+			_, err = p.Egress(tt.asked, egress.Excess)
 		}
 		switch {
 		case tt.rule == "" && err != nil:
@@ -105,17 +105,17 @@ func TestEgressIsBounded(t *testing.T) {
 		"egress: [package-registries]": "--allow package-registries in place", "egress: [git-hosts, example.com]": "--allow git-hosts in place", "egress: [example.com]": "the policy allows example.com", "egress: []": "ask the operator",
 	} {
 		p := named(t, text)
-		if _, err := p.Egress(preset("registries"), egress.Beyond); !errors.Is(err, sandpit.ErrForbidden) || !strings.Contains(sandpit.Hint(err), hint) {
+		if _, err := p.Egress(preset("registries"), egress.Excess); !errors.Is(err, sandpit.ErrForbidden) || !strings.Contains(sandpit.Hint(err), hint) {
 			t.Errorf("%s: %v, %s", text, err, sandpit.Hint(err))
 		}
 	}
 	// The owner of the machine may ask for everything that makes sense.
 	owner := policy.Default()
-	if _, err := owner.Egress(sandpit.Egress{Preset: "all", Allow: []string{"127.0.0.1"}, Resolve: []string{"a.example:127.0.0.1"}, DNS: []string{"127.0.0.1:53"}}, egress.Beyond); err != nil {
+	if _, err := owner.Egress(sandpit.Egress{Preset: "all", Allow: []string{"127.0.0.1"}, Resolve: []string{"a.example:127.0.0.1"}, DNS: []string{"127.0.0.1:53"}}, egress.Excess); err != nil {
 		t.Error(err)
 	}
 	for _, bad := range []sandpit.Egress{preset("most"), allow("*.com"), allow("nothing here"), resolve("a.example"), dns("x"), bounded(sandpit.EgressBounds{Sent: -1})} {
-		if _, err := owner.Egress(bad, egress.Beyond); !errors.Is(err, sandpit.ErrInvalid) {
+		if _, err := owner.Egress(bad, egress.Excess); !errors.Is(err, sandpit.ErrInvalid) {
 			t.Errorf("%+v: got %v", bad, err)
 		}
 	}
@@ -130,7 +130,7 @@ func TestEgressIsCompleted(t *testing.T) {
 		Bounds: sandpit.EgressBounds{Connections: 100, Received: 1 << 30},
 	}
 	for range 2 { // as after a change of what was read
-		got, err := p.Egress(asked, egress.Beyond)
+		got, err := p.Egress(asked, egress.Excess)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,7 +152,7 @@ func TestLearningIsBounded(t *testing.T) {
 		"egress: [llm-apis, '*.example.com']": {Preset: "none", Allow: []string{"llm-apis", "*.example.com"}},
 	} {
 		p := named(t, text)
-		got, err := p.Egress(sandpit.Egress{Preset: "learn"}, egress.Beyond)
+		got, err := p.Egress(sandpit.Egress{Preset: "learn"}, egress.Excess)
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("%s: %v, %s", text, err, diff)
 		}

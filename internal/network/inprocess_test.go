@@ -10,7 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/network/networktest"
 )
 
-func TestNetworkInThisProcess(t *testing.T) { networktest.Test(t, Here{}) }
+func TestNetworkInThisProcess(t *testing.T) { networktest.Test(t, InProcess{}) }
 
 // A policy that allows public addresses does not allow those of this machine, unless it names them.
 func TestOwnAddressesAreNamed(t *testing.T) {
@@ -32,7 +32,7 @@ func TestOwnAddressesAreNamed(t *testing.T) {
 		{sandpit.Egress{Resolve: []string{"a.test:1.2.3.4"}}, public, []string{"public", "1.2.3.4"}, ""},
 		{sandpit.Egress{DNS: []string{"1.2.3.4"}}, public, public, "dns"},
 	} {
-		if part, what, err := beyondOwn(c.asked, c.allowed, c.addresses, own); part != c.part || err != nil {
+		if part, what, err := excessOwn(c.asked, c.allowed, c.addresses, own); part != c.part || err != nil {
 			t.Errorf("%+v with %v, %v: %q, %q, %v", c.asked, c.allowed, c.addresses, part, what, err)
 		}
 	}
@@ -45,11 +45,11 @@ func TestOwnAddressesAreReportedAsDenied(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, a := range own {
-		if d, err := (Here{}).Decide(granted(t, sandpit.Egress{Preset: sandpit.EgressAll}), netip.AddrPortFrom(a, 80).String()); err != nil || d.Allowed {
+		if d, err := (InProcess{}).Decide(granted(t, sandpit.Egress{Preset: sandpit.EgressAll}), netip.AddrPortFrom(a, 80).String()); err != nil || d.Allowed {
 			t.Errorf("%s: %+v, %v", a, d, err)
 		}
 	}
-	d, err := Here{}.Decide(granted(t, sandpit.Egress{Allow: []string{"127.0.0.1"}}), "127.0.0.1:80")
+	d, err := InProcess{}.Decide(granted(t, sandpit.Egress{Allow: []string{"127.0.0.1"}}), "127.0.0.1:80")
 	if err != nil || !d.Allowed {
 		t.Errorf("127.0.0.1: %+v, %v", d, err)
 	}
@@ -77,7 +77,7 @@ func TestLaterOwnAddressesAreNotReached(t *testing.T) {
 			t.Fatal(err)
 		}
 		const why = "has become this machine's own"
-		if d, err := (Here{}).Decide(terms, origin.String()); err != nil || d.Allowed || !strings.Contains(d.Why, why) {
+		if d, err := (InProcess{}).Decide(terms, origin.String()); err != nil || d.Allowed || !strings.Contains(d.Why, why) {
 			t.Errorf("%+v, %v", d, err)
 		}
 		if len(e.DNS) == 0 {

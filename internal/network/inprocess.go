@@ -14,15 +14,15 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/upstream"
 )
 
-// Here gives sandboxes their networks in this process.
-type Here struct {
+// InProcess gives sandboxes their networks in this process.
+type InProcess struct {
 	Way *upstream.Way // by which connections are made; nil: directly
 }
 
-var _ engine.Network = Here{}
+var _ engine.Network = InProcess{}
 
 // Join makes the network of a sandbox. See engine.Network.
-func (h Here) Join(_ context.Context, file *os.File, t engine.Terms) (engine.Joined, error) {
+func (h InProcess) Join(_ context.Context, file *os.File, t engine.Terms) (engine.Joined, error) {
 	n, err := New(file, t, h.Way, nil)
 	if err != nil {
 		return nil, err
@@ -31,7 +31,7 @@ func (h Here) Join(_ context.Context, file *os.File, t engine.Terms) (engine.Joi
 }
 
 // Authority makes the authority of a sandbox. See engine.Network.
-func (h Here) Authority(t engine.Terms) (ca, own, operators []byte, err error) {
+func (h InProcess) Authority(t engine.Terms) (ca, own, operators []byte, err error) {
 	operators = h.Way.Settings().Roots
 	rules, err := egress.Compile(t.Egress)
 	if err != nil || len(t.Secrets) == 0 && rules.AboutRequests() == "" {
@@ -42,7 +42,7 @@ func (h Here) Authority(t engine.Terms) (ca, own, operators []byte, err error) {
 }
 
 // Own returns the addresses of this machine that e names. See engine.Network.
-func (h Here) Own(e sandpit.Egress) ([]netip.Addr, error) {
+func (h InProcess) Own(e sandpit.Egress) ([]netip.Addr, error) {
 	rules, err := egress.Compile(e)
 	if err != nil {
 		return nil, err
@@ -60,15 +60,15 @@ func (h Here) Own(e sandpit.Egress) ([]netip.Addr, error) {
 	}), err
 }
 
-// Beyond checks e. See engine.Network.
-func (h Here) Beyond(e sandpit.Egress, allowed, addresses []string) (part, what string, err error) {
+// Excess checks e. See engine.Network.
+func (h InProcess) Excess(e sandpit.Egress, allowed, addresses []string) (part, what string, err error) {
 	if err := h.refuseUncarried(e); err != nil {
 		return "", "", err
 	}
 	if err := egress.RefuseLoopback(e); err != nil {
 		return "", "", err
 	}
-	part, what, err = egress.Beyond(e, allowed, addresses)
+	part, what, err = egress.Excess(e, allowed, addresses)
 	if part != "" || err != nil || len(allowed)+len(addresses) == 0 {
 		return part, what, err
 	}
@@ -76,12 +76,12 @@ func (h Here) Beyond(e sandpit.Egress, allowed, addresses []string) (part, what 
 	if err != nil {
 		return "", "", err
 	}
-	return beyondOwn(e, allowed, addresses, own)
+	return excessOwn(e, allowed, addresses, own)
 }
 
-// beyondOwn is egress.Beyond for what names addresses of this machine. Presets, and public
+// excessOwn is egress.Excess for what names addresses of this machine. Presets, and public
 // addresses in general, do not: a service here may trust callers from here.
-func beyondOwn(e sandpit.Egress, allowed, addresses []string, own []netip.Addr) (part, what string, err error) {
+func excessOwn(e sandpit.Egress, allowed, addresses []string, own []netip.Addr) (part, what string, err error) {
 	isOwn := func(a netip.Addr) bool { return slices.Contains(own, a) }
 	var named sandpit.Egress
 	for _, text := range e.Allow {
@@ -110,12 +110,12 @@ func beyondOwn(e sandpit.Egress, allowed, addresses []string, own []netip.Addr) 
 	general := func(text string) bool {
 		return text == egress.PublicAddresses || text == string(sandpit.EgressAll)
 	}
-	return egress.Beyond(named, slices.DeleteFunc(slices.Clone(allowed), general), slices.DeleteFunc(slices.Clone(addresses), general))
+	return egress.Excess(named, slices.DeleteFunc(slices.Clone(allowed), general), slices.DeleteFunc(slices.Clone(addresses), general))
 }
 
 // Decide says whether t allows a destination, and whether it may be dialled if it is an address. See
 // engine.Network.
-func (h Here) Decide(t engine.Terms, destination string) (sandpit.EgressDecision, error) {
+func (h InProcess) Decide(t engine.Terms, destination string) (sandpit.EgressDecision, error) {
 	rules, err := egress.Compile(t.Egress)
 	if err != nil {
 		return sandpit.EgressDecision{}, err
