@@ -42,6 +42,7 @@ type Conn interface {
 type Connection struct {
 	To      egress.Destination
 	TLS     *TLS // Terms.TLS where both sides speak it; nil: neither does
+	HTTP2   bool // without TLS: both sides speak HTTP/2 from the beginning
 	Proxied bool // each request may be for another host, so one is served
 
 	// Dial makes another connection to To, which ends with requests, at the latest.
@@ -82,7 +83,11 @@ func (s *Server) Serve(in Conn, r *bufio.Reader, out net.Conn, c Connection) err
 		// connection counts as the sandbox's for as long as it waits.
 		MaxResponseHeaderBytes: MaxResponseHead,
 	}
-	transport.Protocols.SetHTTP1(true)
+	transport.Protocols.SetHTTP1(!c.HTTP2)
+	if c.HTTP2 {
+		speakHTTP2(transport)
+		transport.Protocols.SetUnencryptedHTTP2(true)
+	}
 	scheme := "http"
 	if c.TLS != nil {
 		scheme = "https"
@@ -165,7 +170,8 @@ func (s *Server) Serve(in Conn, r *bufio.Reader, out net.Conn, c Connection) err
 		BaseContext: func(net.Listener) context.Context { return s.ctx },
 	}
 	server.SetKeepAlivesEnabled(!c.Proxied)
-	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetHTTP1(!c.HTTP2)
+	server.Protocols.SetUnencryptedHTTP2(c.HTTP2)
 	var inside *tls.Config
 	if c.TLS != nil {
 		server.Protocols.SetHTTP2(true)

@@ -132,7 +132,12 @@ func (o *outside) transport(t *http.Transport) {
 		}
 	}
 	t.ExpectContinueTimeout = time.Second // as curl waits
-	t.MaxConnsPerHost = 0                 // the streams of HTTP/2 may need one each, of an origin without it
-	t.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: maxUnread, MaxReceiveBufferPerConnection: MaxUnread}
+	speakHTTP2(t)
 	t.Protocols.SetHTTP2(true)
+}
+
+// speakHTTP2 bounds what t may hold of HTTP/2.
+func speakHTTP2(t *http.Transport) {
+	t.MaxConnsPerHost = 0 // the streams of HTTP/2 may need one each, of an origin without it
+	t.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: maxUnread, MaxReceiveBufferPerConnection: MaxUnread}
 }

@@ -84,7 +84,7 @@ func (n *Network) forwardProxy(r *tcp.ForwarderRequest) {
 	in := &counted{TCPConn: conn, ctx: n.ctx, flow: f, bounds: &n.bounds}
 	if !connect {
 		defer out.Close()
-		f.finish(n.serveHTTP(in, bufio.NewReader(io.MultiReader(&read, in)), out, dialler, nil))
+		f.finish(n.serveHTTP(in, bufio.NewReader(io.MultiReader(&read, in)), out, dialler, nil, false))
 		return
 	}
 	if _, err := io.WriteString(conn, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {

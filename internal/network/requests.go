@@ -12,10 +12,10 @@ import (
 )
 
 // serveHTTP passes the requests of a connection on one by one. With secure, both sides speak TLS, which
-// ends here.
-func (n *Network) serveHTTP(in intercept.Conn, r *bufio.Reader, out net.Conn, d *dialler, secure *intercept.TLS) error {
+// ends here. With http2, both speak HTTP/2 from the beginning.
+func (n *Network) serveHTTP(in intercept.Conn, r *bufio.Reader, out net.Conn, d *dialler, secure *intercept.TLS, http2 bool) error {
 	return n.requests.Serve(in, r, out, intercept.Connection{
-		To: d.to, TLS: secure, Proxied: d.proxied,
+		To: d.to, TLS: secure, HTTP2: http2, Proxied: d.proxied,
 		Dial:     func(ctx, requests context.Context) (net.Conn, error) { return n.dialMore(ctx, requests, d) },
 		Denied:   func(v sandpit.EgressDecision) sandpit.EgressDecision { return n.noteDenied(d, v) },
 		Switched: d.flow.switchProtocol,

@@ -602,25 +602,28 @@ func TestHandshakesAreBesideEachOther(t *testing.T) {
 	})
 }
 
+// echoStream answers a request as its body comes, with a trailer for a trailer.
+func echoStream(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Trailer", "X-End")
+	_ = http.NewResponseController(w).EnableFullDuplex()
+	w.WriteHeader(200)
+	_ = http.NewResponseController(w).Flush()
+	buf := make([]byte, 100)
+	for {
+		n, err := r.Body.Read(buf)
+		_, _ = w.Write(buf[:n])
+		_ = http.NewResponseController(w).Flush()
+		if err != nil {
+			break
+		}
+	}
+	w.Header().Set("X-End", r.Trailer.Get("X-Begun"))
+}
+
 // Streams pass without delay, both ways at once, with trailers; and so do WebSockets.
 func TestInterceptedStreams(t *testing.T) {
 	mux := http.NewServeMux()
-	mux.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Trailer", "X-End")
-		_ = http.NewResponseController(w).EnableFullDuplex()
-		w.WriteHeader(200)
-		_ = http.NewResponseController(w).Flush()
-		buf := make([]byte, 100)
-		for {
-			n, err := r.Body.Read(buf)
-			_, _ = w.Write(buf[:n])
-			_ = http.NewResponseController(w).Flush()
-			if err != nil {
-				break
-			}
-		}
-		w.Header().Set("X-End", r.Trailer.Get("X-Begun"))
-	})
+	mux.HandleFunc("/echo", echoStream)
 	mux.HandleFunc("/whole", func(w http.ResponseWriter, r *http.Request) {
 		text, _ := io.ReadAll(r.Body)
 		_, _ = w.Write(text)

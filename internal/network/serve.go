@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -30,7 +31,18 @@ const holdTime = 2 * time.Second
 
 // serve passes a connection of the sandbox on to its origin until both directions have ended.
 // What the client sends first is looked at before it is passed on, while the origin may already
-// speak.
+// speak. Together they decide:
+//
+//	client begins with                  origin is silent              origin has spoken
+//	a request of HTTP/1                 each request is checked       denied
+//	the preface of HTTP/2               each request is checked       the same after its SETTINGS, else denied
+//	a request of no version of HTTP     denied                        relayed
+//	TLS                                 the name is checked, and      the name is checked, then relayed
+//	                                    each request if a secret is
+//	                                    for the destination
+//	anything else                       relayed                       relayed
+//
+// A server of HTTP/1 never speaks first. Where rules are about requests, see serveRequests.
 func (n *Network) serve(in *counted, out net.Conn, d *dialler) error {
 	defer in.Close()
 	defer out.Close()
@@ -43,6 +55,7 @@ func (n *Network) serve(in *counted, out net.Conn, d *dialler) error {
 	kind, err := classify(r, func() { _ = in.SetReadDeadline(time.Now().Add(n.waits.hold)) })
 	_ = in.SetReadDeadline(time.Time{})
 	if isTimeout(err) {
+		down.resume()
 		kind, err = kindOther, passPieces(r, out)
 	}
 	if errors.Is(err, errTooLate) {
@@ -52,20 +65,32 @@ func (n *Network) serve(in *counted, out net.Conn, d *dialler) error {
 	if err != nil {
 		return ended(err)
 	}
+	why := ""
 	switch kind {
+	case kindHTTP, kindHTTP2:
+		switch {
+		case down.stop():
+			return n.serveHTTP(in, r, down.from, d, nil, kind == kindHTTP2)
+		case down.over():
+			return ended(down.err)
+		}
+		why = "HTTP to an origin that speaks first can't be checked"
+	case kindUnsure:
+		if !down.spoke() {
+			why = "HTTP servers may take its first line for a request, which can't be checked"
+		}
 	case kindTLS:
-		if why := checkHello(r, d.to, d.set.rules); why != "" {
-			d.flow.decide(sandpit.EgressDecision{Why: why})
-			return nil
+		why = checkHello(r, d.to, d.set.rules)
+		if why == "" && d.set.requests.About(d.to) && down.stop() {
+			return n.serveHTTP(in, r, down.from, d, d.set.requests.TLS, false)
 		}
-		if d.set.requests.About(d.to) && down.stop() {
-			return n.serveHTTP(in, r, out, d, d.set.requests.TLS)
-		}
-	case kindHTTP:
-		if down.stop() { // else the origin has spoken first, which none does in HTTP
-			return n.serveHTTP(in, r, out, d, nil)
-		}
+	case kindOther:
 	}
+	if why != "" {
+		d.flow.decide(sandpit.EgressDecision{Why: why})
+		return nil
+	}
+	down.resume()
 	err = pass(out, r)
 	if err == nil && !d.flow.wasEnded() { // else the origin would take a clean end for all
 		closeWrite(out)
@@ -94,20 +119,21 @@ func (n *Network) serveRequests(in intercept.Conn, r *bufio.Reader, out net.Conn
 		d.flow.decide(sandpit.EgressDecision{Why: why})
 		return nil
 	}
-	return n.serveHTTP(in, r, out, d, d.set.requests.TLS)
+	return n.serveHTTP(in, r, out, d, d.set.requests.TLS, false)
 }
 
-// relay copies one direction, in a goroutine of its own.
+// relay copies what an origin says, in a goroutine of its own.
 type relay struct {
 	from  net.Conn
 	to    net.Conn
-	reset func() // ends both: what was copied is not all
-	done  chan struct{}
+	reset func()        // ends both: what was copied is not all
+	done  chan struct{} // closed once it has ended
+	err   error         // why; to be read after done
 
 	mu      sync.Mutex
-	stopped bool // guarded by mu
-	moved   bool // guarded by mu
-	err     error
+	moved   bool   // something was copied, or all that comes shall be; guarded by mu
+	stopped bool   // before that; guarded by mu
+	held    []byte // that came first and was not copied, guarded by mu
 }
 
 func (r *relay) start() {
@@ -115,11 +141,8 @@ func (r *relay) start() {
 	go func() {
 		defer close(r.done)
 		r.err = pass(noted{r}, r.from)
-		r.mu.Lock()
-		stopped := r.stopped
-		r.mu.Unlock()
 		switch {
-		case stopped && isTimeout(r.err):
+		case errors.Is(r.err, errHeld), r.isStopped() && isTimeout(r.err):
 		case r.err != nil:
 			r.reset()
 		default:
@@ -128,25 +151,109 @@ func (r *relay) start() {
 	}()
 }
 
-// noted notes that something was copied.
+func (r *relay) isStopped() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.stopped
+}
+
+// noted notes that something is copied.
 type noted struct{ r *relay }
 
+var errHeld = errors.New("what the origin says is held back")
+
 func (w noted) Write(b []byte) (int, error) {
-	w.r.mu.Lock()
-	w.r.moved = true
-	w.r.mu.Unlock()
+	if !w.r.note(b) {
+		return 0, errHeld
+	}
 	return w.r.to.Write(b)
 }
 
-// stop ends the relay before it has copied anything, or reports false.
+// note reports whether b may be copied, or holds it back. The beginning of HTTP/2 waits for what the
+// client says: if that is HTTP/2, too, both are spoken here.
+func (r *relay) note(b []byte) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.moved && (r.stopped || isSettings(b)) {
+		r.held = bytes.Clone(b)
+		return false
+	}
+	r.moved = true
+	return true
+}
+
+// isSettings reports whether b begins with the frame by which a server begins HTTP/2 (RFC 9113,
+// sections 3.4, 4.1 and 6.5).
+func isSettings(b []byte) bool {
+	const header, setting = 9, 6
+	return len(b) >= header && [2]byte(b) == [2]byte{} && b[2]%setting == 0 && len(b) >= header+int(b[2]) &&
+		[header - 3]byte(b[3:]) == [header - 3]byte{4} // SETTINGS without a flag, on stream 0
+}
+
+// spoke reports whether something was copied, or has come.
+func (r *relay) spoke() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.moved || r.held != nil
+}
+
+// stop ends the relay before it has copied anything, so that from can be read by somebody else. It
+// reports false if something was copied, or the origin has ended.
 func (r *relay) stop() bool {
 	r.mu.Lock()
-	r.stopped = true
+	r.stopped = !r.moved
+	stopped := r.stopped
 	r.mu.Unlock()
+	if !stopped {
+		return false
+	}
 	_ = r.from.SetReadDeadline(time.Unix(1, 0))
 	<-r.done
 	_ = r.from.SetReadDeadline(time.Time{})
-	return !r.moved && isTimeout(r.err)
+	if r.held != nil {
+		r.from = &ahead{r.from, r.held}
+		return true
+	}
+	return isTimeout(r.err)
+}
+
+// resume goes on with what was held back, if anything was. From now on nothing is.
+func (r *relay) resume() {
+	r.mu.Lock()
+	r.moved = true
+	held := r.held
+	r.held = nil
+	r.mu.Unlock()
+	if held != nil {
+		<-r.done
+		r.from = &ahead{r.from, held}
+		r.start()
+	}
+}
+
+// over reports whether the relay has ended.
+func (r *relay) over() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// ahead is a connection of which some bytes were read.
+type ahead struct {
+	net.Conn
+	read []byte
+}
+
+func (c *ahead) Read(b []byte) (int, error) {
+	if len(c.read) > 0 {
+		n := copy(b, c.read)
+		c.read = c.read[n:]
+		return n, nil
+	}
+	return c.Conn.Read(b)
 }
 
 func isTimeout(err error) bool {
@@ -179,7 +286,9 @@ type kind int
 const (
 	kindOther kind = iota
 	kindTLS
-	kindHTTP
+	kindHTTP   // a request of HTTP/1
+	kindHTTP2  // without TLS
+	kindUnsure // what some servers of HTTP take for a request, in no version of HTTP
 )
 
 // What begins a TLS record (RFC 8446, section 5.1); a ClientHello is recordHandshake.
@@ -244,6 +353,9 @@ func passPieces(r *bufio.Reader, out net.Conn) error {
 	}
 }
 
+// preface is the line by which a client begins HTTP/2 (RFC 9113, section 3.4).
+const preface = "PRI * HTTP/2.0\r\n"
+
 // looksLike says what begins with b, and whether more bytes could change that. Origins read HTTP
 // leniently: empty lines before it, methods of their own, other white space (RFC 9112, sections
 // 2.2 and 3), also that of Latin-1 and Unicode. So a line that begins like a request is waited for,
@@ -259,37 +371,53 @@ func looksLike(b []byte) (k kind, sure bool) {
 		}
 		return kindOther, true
 	}
-	space := func(c byte) bool { // as some origin sees it; none of it is in a method
-		return c == ' ' || '\t' <= c && c <= '\r' || 0x1c <= c && c <= 0x1f || c >= 0x80
+	if bytes.HasPrefix(b, []byte(preface)) {
+		return kindHTTP2, true
 	}
-	for len(b) > 0 && space(b[0]) {
+	for len(b) > 0 && space(rune(b[0])) {
 		b = b[1:]
 	}
-	line, _, whole := bytes.Cut(b, []byte("\n"))
 	if len(b) == 0 {
 		return kindHTTP, false
 	}
-	method := line
-	for i, c := range line {
-		if space(c) {
-			method = line[:i]
-			if slices.ContainsFunc(methods(), func(m string) bool { return strings.EqualFold(m, string(method)) }) {
-				return kindHTTP, true
-			}
-			break
-		}
+	line, _, whole := bytes.Cut(b, []byte("\n"))
+	method := string(line)
+	if i := slices.IndexFunc(line, func(c byte) bool { return space(rune(c)) }); i >= 0 {
+		method = method[:i]
 	}
-	binary := func(c byte) bool { return c < ' ' && !space(c) || c == 0x7f }
+	registered := slices.Contains(methods(), strings.ToUpper(method)) && len(method) < len(line)
+	binary := func(c byte) bool { return c < ' ' && !space(rune(c)) || c == 0x7f }
 	switch {
-	case !httpguts.ValidHeaderFieldName(string(method)): // which is a token, too
+	case !httpguts.ValidHeaderFieldName(method), // which is a token, too
+		!registered && slices.ContainsFunc(line, binary):
 		return kindOther, true
-	case whole && bytes.Contains(bytes.ToUpper(line), []byte("HTTP/")):
+	case !whole:
+		return kindHTTP, false
+	case bytes.Contains(bytes.ToUpper(line), []byte("HTTP/")):
 		return kindHTTP, true
-	case whole, slices.ContainsFunc(line, binary):
-		return kindOther, true
+	case registered && mayRequest(method, string(line)), otherVersion().Match(line):
+		return kindUnsure, true
 	}
-	return kindHTTP, false
+	return kindOther, true
 }
+
+// space reports whether some origin takes c for white space. None of it is in a method.
+func space(c rune) bool {
+	return c == ' ' || '\t' <= c && c <= '\r' || 0x1c <= c && c <= 0x1f || c >= 0x80
+}
+
+// mayRequest reports whether some server takes a line without a version of HTTP for a request: that of
+// HTTP/0.9 is GET and a path (RFC 1945, section 4.1). Some servers of it take any word for a path and read
+// a header, or the host in a URL. Others, such as memcached, have commands of the same names in small letters.
+func mayRequest(method, line string) bool {
+	words := strings.FieldsFunc(line, space)
+	return method == strings.ToUpper(method) && len(words) > 1 &&
+		(words[1][0] == '/' || strings.Contains(words[1], "://") || method == "GET" && len(words) == 2)
+}
+
+// otherVersion matches lines that end like a request of a protocol which looks like HTTP, such as RTSP (RFC
+// 7826). Node.js and others serve them as HTTP.
+var otherVersion = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\s\S+\s+[A-Z]+/[0-9]+\.[0-9]+\s*$`) })
 
 // methods are those that begin HTTP requests: the registered ones (RFC 9110, section 16.1.2)
 // that do more than extensions of WebDAV, and PRI of HTTP/2.

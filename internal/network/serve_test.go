@@ -3,6 +3,7 @@ package network
 import (
 	"bufio"
 	"crypto/tls"
+	"io"
 	"net"
 	"net/netip"
 	"testing"
@@ -57,9 +58,14 @@ func TestNamesInTLS(t *testing.T) {
 // passed on as soon as it can't be HTTP any more.
 func TestLooksLike(t *testing.T) {
 	for text, want := range map[string]kind{
-		"GET / HTTP/1.1\r\n": kindHTTP, "get /x": kindHTTP, "POST\t/x": kindHTTP, "\r\n\n GET /": kindHTTP, "PRI * HTTP/2.0\r\n": kindHTTP, "CONNECT x:1": kindHTTP,
-		"FROB / HTTP/1.1\n": kindHTTP, "frob /x http/1.0\r\n": kindHTTP, "X-Y.Z\v/\fHTTP/1.1\n": kindHTTP, "M-SEARCH * HTTP/1.1\n": kindHTTP, "GET\r/": kindHTTP,
-		"\x1cGET / HTTP/1.1\r\n": kindHTTP, "GET\x1f/x HTTP/1.1": kindHTTP, "\xa0GET\x85/": kindHTTP, "\u2003FROB / HTTP/1.1\n": kindHTTP, "\xc2\xa0EHLO me\r\n": kindOther,
+		"GET / HTTP/1.1\r\n": kindHTTP, "get /x HTTP/1.1\n": kindHTTP, "POST\t/x\x01 http/1.0\n": kindHTTP, "\r\n\n GET / HTTP/1.1\n": kindHTTP, "CONNECT x:1 HTTP/1.1\n": kindHTTP,
+		"FROB / HTTP/1.1\n": kindHTTP, "frob /x http/1.0\r\n": kindHTTP, "X-Y.Z\v/\fHTTP/1.1\n": kindHTTP, "M-SEARCH * HTTP/1.1\n": kindHTTP, "GET\r/ HTTP/1.1\n": kindHTTP,
+		"\x1cGET / HTTP/1.1\r\n": kindHTTP, "GET\x1f/x HTTP/1.1\n": kindHTTP, "\xa0GET\x85/ HTTP/1.1\n": kindHTTP, "\u2003FROB / HTTP/1.1\n": kindHTTP, "\xc2\xa0EHLO me\r\n": kindOther,
+		preface: kindHTTP2, "\nPRI * HTTP/2.0\r\n": kindHTTP, "PRI * HTTP/2.1\r\n": kindHTTP, "PRI\t* HTTP/2.0\r\n": kindHTTP,
+		"GET /\r\n": kindUnsure, "\nPOST\u2003/x y\n": kindUnsure, "GET foo\r\n": kindUnsure, "PUT x:http://evil.test/ \n": kindUnsure, "PUT /\xff\n": kindUnsure,
+		"OPTIONS rtsp://good.test/ RTSP/1.0\r\n": kindUnsure, "DESCRIBE / RTSP/1.0\n": kindUnsure, "REGISTER sip:x SIP/2.0 \r\n": kindUnsure,
+		"get foo\r\n": kindOther, "get /a /b\r\n": kindOther, "get http://good.test/\r\n": kindOther, "gets a b\r\n": kindOther, "put 1 0 60 1\r\n": kindOther, "delete foo noreply\r\n": kindOther, "GET a b\n": kindOther,
+		"CONNECT {\"verbose\":false}\r\n": kindOther, "CONNECT\r\n": kindOther, "GET\n": kindOther, "GET \n": kindOther, "PASS a/1.0\r\n": kindOther,
 		"\x15\x03\x01\x00\x02\x01\x70": kindTLS, "\x15\x04": kindOther, "\x14G": kindOther, "\x00\x00\x00\x54\x00\x03\x00\x00user": kindOther, "\x10\x0c\x00\x04MQTT": kindOther, "\x80\x2e\x01": kindOther,
 		"\x16\x03\x01": kindTLS, "\x16\x04": kindOther,
 		"SSH-2.0-x\r\n": kindOther, "EHLO me\r\n": kindOther, "\x00": kindOther, "{": kindOther, "NICK x\r\n": kindOther, "a1 LOGIN x y\r\n": kindOther, "GETX /x\n": kindOther,
@@ -74,9 +80,89 @@ func TestLooksLike(t *testing.T) {
 			t.Errorf("%q is taken for %d, %v; want %d", text, k, sure, want)
 		}
 	}
-	for _, part := range []string{"G", "GET", "\r\n", "FROB", "FROB /", "FROB / HTTP/1.1", "\x16", "SSH-2.0-x"} {
+	for _, part := range []string{"G", "GET", "\r\n", "FROB", "FROB /", "FROB / HTTP/1.1", "GET /x", "GET /\x01", "\x16", "SSH-2.0-x"} {
 		if k, sure := looksLike([]byte(part)); sure {
 			t.Errorf("%q alone is taken for %d", part, k)
 		}
 	}
+}
+
+// Who speaks first, and what, decides whether a connection is read as HTTP, denied or passed on.
+func TestWhoSpeaksFirst(t *testing.T) {
+	const host = "\r\nHost: good.test\r\n\r\n"
+	first := map[string]struct {
+		text           string
+		silent, spoken string // what becomes of it
+	}{
+		"a request":                     {"GET / HTTP/1.1" + host, "read", "denied"},
+		"a request of another kind":     {"frob /x http/1.0" + host, "read", "denied"},
+		"HTTP/0.9":                      {"GET /\r\n", "denied", "passed"},
+		"a URL":                         {"GET http://evil.test/\r\n", "denied", "passed"},
+		"RTSP":                          {"OPTIONS rtsp://good.test/ RTSP/1.0\r\nCSeq: 1\r\n\r\n", "denied", "passed"},
+		"memcached":                     {"get foo\r\n", "passed", "passed"},
+		"memcached with a path":         {"get /index.html http://good.test/\r\n", "passed", "passed"},
+		"beanstalkd":                    {"put 1 0 60 1\r\nx\r\n", "passed", "passed"},
+		"NATS":                          {"CONNECT {\"verbose\":false,\"lang\":\"go\"}\r\nPING\r\n", "passed", "passed"},
+		"STOMP":                         {"CONNECT\naccept-version:1.2\n\n\x00", "passed", "passed"},
+		"mail":                          {"EHLO me\r\n", "passed", "passed"},
+		"bytes":                         {"\x00\x01", "passed", "passed"},
+		"TLS for another name":          {clientHello(t, "evil.test"), "denied", "denied"},
+		"TLS for the name":              {clientHello(t, "good.test"), "passed", "passed"},
+		"the preface of HTTP/2":         {preface + "\r\nSM\r\n\r\n", "read", "denied"},
+		"the preface with a change":     {"PRI  * HTTP/2.0\r\n\r\nSM\r\n\r\n", "read", "denied"},
+		"a request after an empty line": {"\r\nFROB / HTTP/1.1" + host, "read", "denied"},
+	}
+	const greeting = "INFO {}\r\n"
+	for _, greets := range []bool{false, true} {
+		a := listen(t, func(c net.Conn) {
+			if greets {
+				_, _ = io.WriteString(c, greeting)
+			}
+			echo(c)
+		})
+		in := join(t, sandpit.Egress{Allow: []string{"good.test"}, Resolve: []string{"good.test:127.0.0.1"}})
+		for name, f := range first {
+			want := f.silent
+			c := in.must(at("good.test", a))
+			if greets {
+				want = f.spoken
+				if _, err := io.ReadFull(c, make([]byte, len(greeting))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := io.WriteString(c, f.text); err != nil {
+				t.Fatal(err)
+			}
+			back := make([]byte, len(f.text))
+			got := "read"
+			if _, err := io.ReadFull(c, back[:1]); err != nil {
+				got = "denied"
+			} else if _, err := io.ReadFull(c, back[1:]); err == nil && string(back) == f.text {
+				got = "passed"
+			}
+			c.Close()
+			if got != want {
+				t.Errorf("%s, greeted %t: %s, not %s; %q", name, greets, got, want, back)
+			}
+			ended := func() bool { l := in.net.Log().Flows; return !l[len(l)-1].Open }
+			in.wait("the end of "+name, ended)
+			if l := in.net.Log().Flows; (want == "denied") == l[len(l)-1].Allowed {
+				t.Errorf("%s, greeted %t, is noted as %+v", name, greets, l[len(l)-1])
+			}
+		}
+	}
+}
+
+// clientHello returns the beginning of TLS.
+func clientHello(t *testing.T, name string) string {
+	t.Helper()
+	client, server := net.Pipe()
+	go func() { _ = tls.Client(client, &tls.Config{ServerName: name, InsecureSkipVerify: true}).Handshake() }()
+	hello := make([]byte, peekSize)
+	n, err := server.Read(hello)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Close()
+	return string(hello[:n])
 }
