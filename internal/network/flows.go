@@ -20,8 +20,8 @@ type flows struct {
 	ended  []sandpit.Flow // a ring
 	oldest int            // in ended
 	lost   int64
-	denied denials // all
-	recent denials // since they were last taken
+	denied Denials // all
+	recent Denials // since they were last taken
 	total  engine.Traffic
 	last   lookup // that failed and is not half of a pair
 }
@@ -29,14 +29,18 @@ type flows struct {
 // lookup is a question for a name, by its type.
 type lookup struct{ name, question string }
 
-// denials counts denials by destination, of which it keeps maxDenied.
-type denials struct {
+// Denials counts denials by destination, of which it keeps the latest 64.
+type Denials struct {
 	kept []sandpit.EgressDenial // each destination once, the latest last
 	more int64                  // denials of others, and of packets that were dropped unseen
 }
 
-// add counts a denial.
-func (all *denials) add(d sandpit.EgressDenial) {
+// Add counts a denial, or several of one destination.
+func (all *Denials) Add(d sandpit.EgressDenial) {
+	if d.Destination == "" {
+		all.more += d.Count
+		return
+	}
 	if i := slices.IndexFunc(all.kept, func(o sandpit.EgressDenial) bool { return o.Destination == d.Destination }); i >= 0 {
 		d.Count += all.kept[i].Count
 		all.kept = slices.Delete(all.kept, i, i+1)
@@ -47,9 +51,9 @@ func (all *denials) add(d sandpit.EgressDenial) {
 	all.kept = append(all.kept, d)
 }
 
-// list returns what was counted. The first element has the denials of destinations that are no
+// List returns what was counted. The first element has the denials of destinations that are no
 // longer kept, if there are any.
-func (all *denials) list() []sandpit.EgressDenial {
+func (all *Denials) List() []sandpit.EgressDenial {
 	if all.more == 0 {
 		return slices.Clone(all.kept)
 	}
@@ -224,8 +228,8 @@ func (fs *flows) deny(f *flow) {
 	if f.info.Protocol == protocolDNS {
 		d.Destination = f.info.Host
 	}
-	fs.denied.add(d)
-	fs.recent.add(d)
+	fs.denied.Add(d)
+	fs.recent.Add(d)
 	fs.total.Denials++
 }
 
@@ -242,8 +246,8 @@ func (fs *flows) dropped() {
 func (fs *flows) take() []sandpit.EgressDenial {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	taken := fs.recent.list()
-	fs.recent = denials{}
+	taken := fs.recent.List()
+	fs.recent = Denials{}
 	return taken
 }
 
@@ -329,5 +333,5 @@ func (fs *flows) log() sandpit.EgressLog {
 		all = append(all, info)
 	}
 	slices.SortFunc(all[n:], func(a, b sandpit.Flow) int { return a.Started.Compare(b.Started) })
-	return sandpit.EgressLog{Flows: all, Lost: fs.lost, Denials: fs.denied.list()}
+	return sandpit.EgressLog{Flows: all, Lost: fs.lost, Denials: fs.denied.List()}
 }

@@ -316,7 +316,7 @@ func TestLateCounts(t *testing.T) {
 	testkit.Until(t, "the denials are noted", func() bool {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		return len(m.denials) == 1 && m.traffic.Denials > 0
+		return len(m.denials.List()) == 1 && m.traffic.Denials > 0
 	})
 }
 

@@ -277,28 +277,16 @@ type member struct {
 	fd    int // of the interface; -1 once closed, guarded by using
 
 	mu      sync.Mutex
-	traffic engine.Traffic         // guarded by mu
-	denials []sandpit.EgressDenial // that nobody has asked for, guarded by mu
+	traffic engine.Traffic  // guarded by mu
+	denials network.Denials // that nobody has asked for, guarded by mu
 }
-
-// maxDenials bounds the destinations of denials that nobody has asked for.
-const maxDenials = 64
 
 func (m *member) note(n counts) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.traffic = n.Traffic
 	for _, d := range n.Denials {
-		i := slices.IndexFunc(m.denials, func(o sandpit.EgressDenial) bool { return o.Destination == d.Destination })
-		if i < 0 && len(m.denials) >= maxDenials && d.Destination != "" {
-			d = sandpit.EgressDenial{Why: "other destinations", Count: d.Count}
-			i = slices.IndexFunc(m.denials, func(o sandpit.EgressDenial) bool { return o.Destination == "" })
-		}
-		if i >= 0 {
-			m.denials[i].Count += d.Count
-			continue
-		}
-		m.denials = append(m.denials, d)
+		m.denials.Add(d)
 	}
 }
 
@@ -381,8 +369,8 @@ func (m *member) Denials() []sandpit.EgressDenial {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	taken := m.denials
-	m.denials = nil
-	return taken
+	m.denials = network.Denials{}
+	return taken.List()
 }
 
 // Close ends all connections and closes the file. See engine.Joined.
