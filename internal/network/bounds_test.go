@@ -104,6 +104,33 @@ func TestAttackC7SlowReaders(t *testing.T) {
 	}
 }
 
+// A few connections have large buffers, and however many there are share a bounded sum.
+func TestBuffersAreShared(t *testing.T) {
+	var b bounds
+	const count = 5000
+	b.set(sandpit.EgressBounds{Connections: count, NewConnections: count})
+	for range 2 { // what is released is given again
+		var sum int64
+		var released []func()
+		for i := range count {
+			size, release, err := b.admit()
+			if err != nil {
+				t.Fatal(err)
+			}
+			released = append(released, release)
+			if sum += size; size < minBuffer || size > maxBuffer || i < 8 && size != maxBuffer {
+				t.Fatalf("connection %d has buffers of %d bytes", i, size)
+			}
+		}
+		if sum > buffers+count*minBuffer {
+			t.Errorf("%d bytes were given in all", sum)
+		}
+		for _, release := range released {
+			release()
+		}
+	}
+}
+
 // A connection counts until the sandbox has taken what was sent to it.
 func TestAttackC7ConnectionsThatEndUnread(t *testing.T) {
 	const size = 100_000

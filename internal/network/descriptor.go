@@ -16,7 +16,8 @@ var packets = sync.Pool{New: func() any { return new([virtioSize + netaddr.MTU]b
 
 // readDescriptor reads from a non-blocking descriptor, without telling the scheduler. One that knows
 // of a system call wakes another thread if that takes more than 20 µs, which is as long as the copy of a
-// large packet, and as expensive.
+// large packet, and as expensive. The call never waits for the other end; while the kernel itself takes
+// long, as when it is short of memory, what else this thread would run waits, too.
 func readDescriptor(fd uintptr, b []byte) (int, error) {
 	for {
 		n, _, errno := syscall.RawSyscall(syscall.SYS_READ, fd, uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))

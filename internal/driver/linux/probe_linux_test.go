@@ -25,7 +25,7 @@ var probes = map[string]func(args []string) map[string]string{
 	"search": probeSearch, "passon": probePassOn, "takeover": probeTakeOver, "work": probeWork, "move": probeMove,
 	"watch": probeWatch, "lock": probeLock, "connect": probeConnect,
 	"hold-pipe": probeHoldPipe, "give": probeGive, "hold-given": probeHoldGiven,
-	"counters": probeCounters, "hold": probeHold, "ids": probeIDs, "tcp": probeTCP, "interface": probeInterface,
+	"counters": probeCounters, "hold": probeHold, "ids": probeIDs, "tcp": probeTCP, "interface": probeInterface, "stream": probeStream,
 }
 
 func probe(name string, args []string) int {
