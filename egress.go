@@ -50,6 +50,9 @@ const (
 	EgressLearn      EgressPreset = "learn"      // as EgressPublic, to find out which rules suffice
 )
 
+// MaxEgressRules bounds the rules of an Egress, with the addresses of Resolve. A set counts as one.
+const MaxEgressRules = 1024
+
 // Defaults of EgressBounds.
 const (
 	DefaultConnections    = 512

@@ -3,6 +3,7 @@ package egress
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -123,7 +124,7 @@ func TestBadEgress(t *testing.T) {
 		{DNS: []string{"8.8.8.8:0"}},
 		{DNS: []string{"fe80::1%eth0"}},
 		{DNS: make([]string, MaxServers+1)},
-		{Allow: make([]string, MaxRules+1)},
+		{Allow: make([]string, sandpit.MaxEgressRules+1)},
 	} {
 		if _, err := Compile(e); !errors.Is(err, sandpit.ErrInvalid) {
 			t.Errorf("Compile(%.100v): %v", e, err)
@@ -343,4 +344,18 @@ func decide(e sandpit.Egress, destination string) (sandpit.EgressDecision, error
 		return sandpit.EgressDecision{}, err
 	}
 	return rules.Decide(to), nil
+}
+
+// Within tells rules that are allowed as a whole from others. Too many are not read.
+func TestWithin(t *testing.T) {
+	rules := []string{"a.example.com:443", "example.com:443", "git-hosts", "package-registries"}
+	within, others, err := Within(rules, []string{"*.example.com", "git-hosts"})
+	if err != nil || !slices.Equal(within, []string{"a.example.com:443", "git-hosts"}) || !slices.Equal(others, []string{"example.com:443", "package-registries"}) {
+		t.Errorf("%q and %q, %v", within, others, err)
+	}
+	for about, c := range map[string][2][]string{"a bad rule": {{"a b"}, nil}, "a bad allowance": {nil, {"a b"}}, "too many": {make([]string, sandpit.MaxEgressRules+1), nil}} {
+		if _, _, err := Within(c[0], c[1]); !errors.Is(err, sandpit.ErrInvalid) {
+			t.Errorf("%s: %v", about, err)
+		}
+	}
 }

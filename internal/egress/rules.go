@@ -27,11 +27,8 @@ type Rules struct {
 	resolve     map[string][]netip.Addr
 }
 
-// Bounds of what one sandbox may ask for.
-const (
-	MaxRules   = 1024 // rules, and addresses of Resolve; sets count as one
-	MaxServers = 8    // name servers
-)
+// MaxServers bounds the name servers of one sandbox.
+const MaxServers = 8
 
 // Compile reads an Egress. Errors match sandpit.ErrInvalid.
 func Compile(e sandpit.Egress) (*Rules, error) {
@@ -40,8 +37,8 @@ func Compile(e sandpit.Egress) (*Rules, error) {
 	if r.preset, known = presetOf(e.Preset); !known {
 		return nil, sandpit.WithHint(fault.Invalidf("there is no egress preset %q", fault.Clip(string(e.Preset))), "use none, registries, public, all or learn")
 	}
-	if n := len(e.Allow) + len(e.Deny) + len(e.Resolve); n > MaxRules {
-		return nil, fault.Invalidf("%d egress rules exceed the limit of %d", n, MaxRules)
+	if n := len(e.Allow) + len(e.Deny) + len(e.Resolve); n > sandpit.MaxEgressRules {
+		return nil, tooMany(n)
 	}
 	var err error
 	if r.allow, err = parseRules(e.Allow); err != nil {
@@ -62,6 +59,10 @@ func Compile(e sandpit.Egress) (*Rules, error) {
 	}
 	_, err = Servers(e.DNS)
 	return r, err
+}
+
+func tooMany(n int) error {
+	return fault.Invalidf("%d egress rules exceed the limit of %d", n, sandpit.MaxEgressRules)
 }
 
 // Allowance reads what a policy allows: rules and presets. Errors match sandpit.ErrInvalid.
@@ -114,6 +115,29 @@ func Excess(e sandpit.Egress, allowed, addresses []string) (part, what string, e
 		}
 	}
 	return "", "", nil
+}
+
+// Within splits rules into those that are allowed as a whole, and the others. Errors match sandpit.ErrInvalid.
+func Within(rules, allowed []string) (within, others []string, err error) {
+	if len(rules) > sandpit.MaxEgressRules {
+		return nil, nil, tooMany(len(rules))
+	}
+	all, err := Allowance(allowed)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, text := range rules {
+		members, err := ParseRule(text)
+		if err != nil {
+			return nil, nil, err
+		}
+		if one := (Rules{allow: members}); one.beyond(all) == "" {
+			within = append(within, text)
+		} else {
+			others = append(others, text)
+		}
+	}
+	return within, others, nil
 }
 
 // PublicAddresses stands for all public addresses in a policy's list, if the policy also allows

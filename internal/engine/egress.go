@@ -39,6 +39,9 @@ type Network interface {
 	// Excess is a policy.Excess.
 	Excess(e sandpit.Egress, allowed, addresses []string) (part, what string, err error)
 
+	// Within is a policy.Within, for rules that name no address.
+	Within(rules, allowed []string) (within, others []string, err error)
+
 	// Decide says whether the terms allow a destination: see sandpit.Egresser.
 	Decide(t Terms, destination string) (sandpit.EgressDecision, error)
 }
@@ -306,7 +309,7 @@ func (e *Engine) allowEgress(g granted, secrets bool, hosts []string, p policy.P
 	if e.opts.Network == nil {
 		return g, errNoEgress(e.opts.Driver.Name())
 	}
-	err := p.RefuseDenied(g.Egress, e.opts.Network.Excess)
+	err := p.RefuseDenied(g.Egress, e.opts.Network.Within)
 	if err != nil {
 		return g, err
 	}
@@ -324,13 +327,30 @@ func (e *Engine) allowEgress(g granted, secrets bool, hosts []string, p policy.P
 
 // withRules returns an Egress that allows more.
 func withRules(e sandpit.Egress, rules []string) sandpit.Egress {
-	e.Allow = slices.Clip(e.Allow)
-	for _, rule := range rules {
-		if !slices.Contains(e.Allow, rule) {
-			e.Allow = append(e.Allow, rule)
+	e.Allow = appendMissing(e.Allow, rules)
+	return e
+}
+
+// appendMissing appends the texts that a list does not have, and leaves the list as it is. There may be
+// millions: of a caller, before anything has counted them.
+func appendMissing(list, texts []string) []string {
+	list = slices.Clip(list)
+	has := setOf(list)
+	for _, text := range texts {
+		if !has[text] {
+			has[text] = true
+			list = append(list, text)
 		}
 	}
-	return e
+	return list
+}
+
+func setOf(list []string) map[string]bool {
+	set := make(map[string]bool, len(list))
+	for _, text := range list {
+		set[text] = true
+	}
+	return set
 }
 
 func errNoEgress(driver string) error {
@@ -440,13 +460,8 @@ func replacing(e sandpit.Egress) egressEdit {
 
 func applying(c sandpit.EgressChange) egressEdit {
 	edit := func(list, remove, add []string) []string {
-		list = slices.DeleteFunc(slices.Clone(list), func(rule string) bool { return slices.Contains(remove, rule) })
-		for _, rule := range add {
-			if !slices.Contains(list, rule) {
-				list = append(list, rule)
-			}
-		}
-		return list
+		gone := setOf(remove)
+		return appendMissing(slices.DeleteFunc(slices.Clone(list), func(rule string) bool { return gone[rule] }), add)
 	}
 	return func(e granted) granted {
 		if c.Preset != "" {
@@ -476,8 +491,9 @@ func (s *Sandbox) setEgress(ctx context.Context, edit egressEdit, p policy.Polic
 		return s.stateError(state)
 	}
 	was := s.settings().egress
-	hosts, _ := s.secretHosts(was) // those that the former policy forbids hinder no change
-	e, err := s.engine.allowEgress(edit(was), len(s.placeholders) > 0, hosts, p)
+	asked := edit(was)
+	asked.Within = was.Within // hosts of secrets that the former policy forbids hinder no change, nor those without room
+	e, err := s.engine.allowEgress(asked, len(s.placeholders) > 0, s.secretHosts(asked).within, p)
 	if err == nil && feature.Pings(e.Egress) && !feature.Pings(was.Egress) {
 		_, _, err = s.engine.opts.Driver.Probe(ctx).Negotiate([]feature.Feature{feature.Ping}, &sandpit.Limits{})
 	}

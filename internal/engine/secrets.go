@@ -224,45 +224,54 @@ func (u *secretUses) hosts() (rules []string) {
 	return rules
 }
 
-// secretHosts returns the rules with which the hosts of the sandbox's secrets are reached, and those that are
-// beyond the policy that granted e.
-func (s *Sandbox) secretHosts(e granted) (within, beyond []string) {
+// secretHosts are rules with which hosts of a sandbox's secrets are reached.
+type secretHosts struct {
+	within []string // that are allowed
+	beyond []string // the policy does not allow them
+	over   []string // the sandbox has too many rules
+}
+
+// secretHosts returns those that e does not name itself, by the policy that granted it.
+func (s *Sandbox) secretHosts(e granted) (h secretHosts) {
 	s.mu.Lock()
 	all := s.hosts()
 	s.mu.Unlock()
-	is := func(rules ...string) bool {
-		part, _, err := s.engine.opts.Network.Excess(sandpit.Egress{Allow: rules}, e.Within, nil)
-		return part == "" && err == nil
+	all = withRules(e.Egress, all).Allow[len(e.Allow):]
+	if len(all) == 0 || s.engine.opts.Network == nil {
+		return secretHosts{within: all}
 	}
-	if len(all) == 0 || s.engine.opts.Network == nil || is(all...) {
-		return all, nil
+	all, h.over = all[:min(len(all), sandpit.MaxEgressRules)], all[min(len(all), sandpit.MaxEgressRules):]
+	var err error
+	if h.within, h.beyond, err = s.engine.opts.Network.Within(all, e.Within); err != nil {
+		return secretHosts{beyond: all, over: h.over}
 	}
-	for _, rule := range all {
-		if is(rule) {
-			within = append(within, rule)
-		} else {
-			beyond = append(beyond, rule)
-		}
-	}
-	return within, beyond
+	room := min(len(h.within), max(0, sandpit.MaxEgressRules-len(e.Allow)-len(e.Deny)-len(e.Resolve)))
+	h.within, h.over = h.within[:room], slices.Concat(h.within[room:], h.over)
+	return h
 }
 
 // lackHosts notes which hosts of secrets the sandbox does not reach, because e was granted before the
 // secrets had them.
 func (s *Sandbox) lackHosts(e granted) {
 	var gaps []sandpit.Gap
-	if _, beyond := s.secretHosts(e); len(beyond) > 0 {
-		gaps = []sandpit.Gap{{
-			What: feature.GapSecretHosts, Why: "the policy does not allow these hosts, to which secrets were bound since: " + strings.Join(beyond, ", "),
-			Fix: "have the policy allow them, and change the sandbox's egress (sandpit network)",
-		}}
+	lacks := func(why string, hosts []string, fix string) {
+		const shown = 8
+		if n := len(hosts); n > shown {
+			hosts = append(slices.Clone(hosts[:shown]), fmt.Sprintf("and %d more", n-shown))
+		}
+		if len(hosts) > 0 {
+			gaps = append(gaps, sandpit.Gap{What: feature.GapSecretHosts, Why: why + ", to which secrets were bound since: " + strings.Join(hosts, ", "), Fix: fix})
+		}
 	}
+	h := s.secretHosts(e)
+	lacks("the policy does not allow these hosts", h.beyond, "have the policy allow them, and change the sandbox's egress (sandpit network)")
+	lacks(fmt.Sprintf("a sandbox has at most %d rules, without room for these hosts", sandpit.MaxEgressRules), h.over, "bind the secrets to fewer hosts, or remove rules of the sandbox (sandpit network)")
 	s.replaceGaps(feature.GapSecretHosts, gaps)
 }
 
 // terms returns the terms on which the sandbox has e.
 func (s *Sandbox) terms(e granted) Terms {
-	hosts, _ := s.secretHosts(e)
+	hosts := s.secretHosts(e).within
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return Terms{Egress: withRules(e.Egress, hosts), Own: e.Own, Secrets: s.bound, CA: s.ca, Renew: s.renewSecret}

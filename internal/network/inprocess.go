@@ -79,6 +79,11 @@ func (h InProcess) Excess(e sandpit.Egress, allowed, addresses []string) (part, 
 	return excessOwn(e, allowed, addresses, own)
 }
 
+// Within splits rules. See engine.Network.
+func (h InProcess) Within(rules, allowed []string) (within, others []string, err error) {
+	return egress.Within(rules, allowed)
+}
+
 // excessOwn is egress.Excess for what names addresses of this machine. Presets, and public
 // addresses in general, do not: a service here may trust callers from here.
 func excessOwn(e sandpit.Egress, allowed, addresses []string, own []netip.Addr) (part, what string, err error) {

@@ -12,6 +12,10 @@ import (
 // "dns", or "" if everything is allowed. Errors match sandpit.ErrInvalid.
 type Excess func(e sandpit.Egress, allowed, addresses []string) (part, what string, err error)
 
+// Within splits rules into those that are within the allowed ones, and the others. More than
+// sandpit.MaxEgressRules are refused before they are read. Errors match sandpit.ErrInvalid.
+type Within func(rules, allowed []string) (within, others []string, err error)
+
 // Egress returns what a sandbox may reach that asks for e: with what the policy denies, and
 // with its bounds. Errors match sandpit.ErrInvalid if e is invalid, and sandpit.ErrForbidden
 // if the policy does not allow it.
@@ -64,24 +68,22 @@ func (p *Policy) oneSet(excess Excess) string {
 
 // RefuseDenied refuses rules of a caller that the policy denies as a whole, which would allow nothing. Errors
 // match sandpit.ErrForbidden.
-func (p *Policy) RefuseDenied(e sandpit.Egress, excess Excess) error {
-	if p.Rules == nil || len(p.Rules.Deny) == 0 {
+func (p *Policy) RefuseDenied(e sandpit.Egress, within Within) error {
+	if p.Rules == nil || len(p.Rules.Deny) == 0 || len(e.Allow) == 0 {
 		return nil
 	}
-	for _, rule := range e.Allow {
-		// What is not beyond the denied rules is denied as a whole.
-		if part, _, err := excess(sandpit.Egress{Allow: []string{rule}}, p.Rules.Deny, nil); err == nil && part == "" {
-			return p.refuse("egress", "deny", "omit it, or ask the operator", "egress to %s is denied", quote(rule))
-		}
+	denied, _, err := within(e.Allow, p.Rules.Deny)
+	if err != nil || len(denied) == 0 { // Egress returns the error, with what else is wrong
+		return nil
 	}
-	return nil
+	return p.refuse("egress", "deny", "omit it, or ask the operator", "egress to %s is denied", quote(denied[0]))
 }
 
 // learn returns e with everything that the policy allows, if e asks for EgressLearn and the
 // policy allows less than public addresses.
 func (p *Policy) learn(e sandpit.Egress) sandpit.Egress {
 	may := func(preset sandpit.EgressPreset) bool { return slices.Contains(p.Rules.Egress, string(preset)) }
-	if e.Preset != sandpit.EgressLearn || may(sandpit.EgressPublic) || may(sandpit.EgressAll) {
+	if e.Preset != sandpit.EgressLearn || may(sandpit.EgressPublic) || may(sandpit.EgressAll) || len(e.Allow) > sandpit.MaxEgressRules { // as many are refused
 		return e
 	}
 	e.Preset = sandpit.EgressNone

@@ -89,7 +89,7 @@ func TestEgressIsBounded(t *testing.T) {
 		{"maximum: {bandwidth: 1m}", bounded(sandpit.EgressBounds{Bandwidth: 2 << 20}), "team.maximum.bandwidth", "2 MiB"},
 	} {
 		p := named(t, tt.text)
-		err := p.RefuseDenied(tt.asked, egress.Excess)
+		err := p.RefuseDenied(tt.asked, egress.Within)
 		if err == nil {
 			_, err = p.Egress(tt.asked, egress.Excess)
 		}
