@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
@@ -130,5 +131,37 @@ func TestUpstreamOfServer(t *testing.T) {
 	_, err = s.client().Create(t.Context(), sandpit.Spec{Egress: sandpit.Egress{Allow: []string{"udp:good.test:53"}}})
 	if err == nil || !strings.Contains(err.Error(), "the upstream proxy carries TCP only") {
 		t.Errorf("err = %v", err)
+	}
+}
+
+// Flags about the way out are those of a server that is started for them. One that runs already keeps its own,
+// which is refused with what to do about that.
+func TestUpstreamFlagsOfRunningServer(t *testing.T) {
+	needSandboxes(t)
+	tun, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
+	testkit.Need(t, "/dev/net/tun", err)
+	tun.Close()
+	home := shortHome(t)
+	t.Cleanup(func() { endServer(t, home) })
+	start := func(argv ...string) (string, error) {
+		cmd := commandLine(t, append([]string{"sandpit"}, argv...)...)
+		cmd.Env = append(cmd.Env, "SANDPIT_HOME="+home, "VALUE=hush-of-the-test")
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	if out, err := start("secret", "set", "crm", "--host", "crm.example.com", "--from", "env:VALUE"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	pid := serverPID(t, home)
+	run := []string{"run", "--no-proxy", "corp.test", "--secret", "crm", "--", "true"}
+	if out, err := start(run...); err == nil || !strings.Contains(out, "--no-proxy has no effect on this user's server, which is running") || !strings.Contains(out, fmt.Sprintf("'kill %d'", pid)) {
+		t.Errorf("%v: %s", err, out)
+	}
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Until(t, "the server has ended", func() bool { return serverPID(t, home) == 0 })
+	if out, err := start(run...); err != nil {
+		t.Errorf("%v: %s", err, out)
 	}
 }

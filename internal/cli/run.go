@@ -117,12 +117,14 @@ func (a *App) runSteps(ctx context.Context, o *Options, cmd sandpit.Command, rel
 	m := modes{tty: o.tty.is, json: o.asJSON.is, timeout: o.timeout.is, workdir: o.workdir.set, created: shown.End, warn: !o.quiet.is && !o.asJSON.is}
 	switch {
 	case address == "" && len(spec.Secrets) > 0: // which this user's server stores
-		if err := o.ownWay("this user's server"); err != nil {
-			return err
-		}
 		m.server, spec.Idle = home, serverIdle
 		m.open = func(ctx context.Context) (sandpit.Client, error) {
-			client, _, err := a.Connect(ctx, ConnectOptions{Home: home, Environ: o.ServerEnviron(a.Environ)})
+			client, started, err := a.Connect(ctx, ConnectOptions{Home: home, Environ: o.ServerEnviron(a.Environ)})
+			if err == nil && !started {
+				if err = o.restart(home); err != nil {
+					_ = client.Close()
+				}
+			}
 			return client, err
 		}
 	case address == "":

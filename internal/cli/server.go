@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/config"
+	"github.com/sandpit-dev/sandpit/internal/fastrun"
 )
 
 // thisMachine is the address that stands for no server: this machine, with this user's own
@@ -75,10 +77,23 @@ func (o *Options) ownWay(server string) error {
 	for _, name := range UpstreamFlags() {
 		if e := o.Flag(name); e.Value.Origin().Level == config.Flag {
 			return sandpit.WithHint(Usagef("--%s has no effect on %s, which reaches the network as its own settings say", name, server),
-				"set "+name+" in server.yaml, and restart the server; a server that is started for this user also takes "+config.Key{Name: name}.Variable())
+				"set "+name+" in server.yaml, and restart the server")
 		}
 	}
 	return nil
+}
+
+// restart refuses flags of Upstream for a run on this user's server, which was running already.
+func (o *Options) restart(home string) error {
+	err := o.ownWay("this user's server, which is running")
+	if err == nil {
+		return nil
+	}
+	pid := fastrun.ServerPID(home)
+	if pid == 0 {
+		return err
+	}
+	return sandpit.WithHint(err, fmt.Sprintf("restart it with 'kill %d', and run this again, which starts a server with these settings; sandboxes and their programs go on meanwhile", pid))
 }
 
 // isHere reports whether a server is certainly on this machine.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -160,6 +161,20 @@ func (r *Run) Close() {
 // dial connects to the server of a data directory.
 func dial(home string) (*net.UnixConn, error) {
 	return unixsock.Dial(context.Background(), filepath.Join(home, "server.sock"))
+}
+
+// ServerPID returns the process id of the server of a data directory; 0: there is none, or it is not known.
+func ServerPID(home string) int {
+	conn, err := dial(home)
+	if err != nil {
+		return 0
+	}
+	defer conn.Close()
+	pid := unixsock.Listener(conn)
+	if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err != nil || !strings.Contains(string(line), "\x00serve\x00") {
+		return 0 // a service manager, which stays
+	}
+	return pid
 }
 
 // start sends head, if there is one, and the request, and reads until the command has
