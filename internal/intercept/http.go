@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -131,6 +132,8 @@ func (s *Server) Serve(in Conn, r *bufio.Reader, out net.Conn, c Connection) err
 	}
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			// Else Go's server would discard what it has of a body over HTTP/1.1 once the origin answers.
+			_ = http.NewResponseController(w).EnableFullDuplex()
 			defer func() {
 				if failed := recover(); failed != nil { // as ReverseProxy says that the response is not whole
 					if !r.ProtoAtLeast(1, 1) { // whose bodies end with the connection
@@ -212,7 +215,7 @@ var errAgain = errors.New("the request is sent again")
 func rewrite(r *httputil.ProxyRequest, scheme string) {
 	u := r.In.URL // of which nothing goes on that names a host
 	r.Out.URL = &url.URL{Scheme: scheme, Host: r.In.Host, Path: u.Path, RawPath: u.RawPath, RawQuery: u.RawQuery, ForceQuery: u.ForceQuery}
-	r.Out.Trailer = r.In.Trailer // the values come after the body
+	passTrailer(r)
 	if offersHTTP(r.Out.Header.Get("Upgrade")) {
 		r.Out.Header.Del("Upgrade") // to requests that nobody here would read
 		r.Out.Header.Del("Connection")
@@ -226,6 +229,22 @@ func rewrite(r *httputil.ProxyRequest, scheme string) {
 	if _, ok := r.Out.Header["User-Agent"]; !ok {
 		r.Out.Header.Set("User-Agent", "") // none is sent
 	}
+}
+
+// passTrailer has the trailer follow the body. Its map is r.Out's own, and changes only where the body is
+// read: the origin's side of the transport is not the goroutine that serves the sandbox.
+func passTrailer(r *httputil.ProxyRequest) {
+	if len(r.Out.Trailer) == 0 || r.Out.Body == nil {
+		return
+	}
+	// Else, with HTTP/1.1 and a method that seldom has a body, the transport reads the body beside the
+	// header, in which it names the trailer's fields.
+	r.Out.TransferEncoding = []string{"chunked"}
+	to := r.Out.Trailer
+	r.Out.Body = &trailed{r.Out.Body, func() error {
+		maps.Copy(to, r.In.Trailer)
+		return exchangeOf(r.In).trailer(to)
+	}}
 }
 
 // offersHTTP reports whether an upgrade could lead to another version of HTTP (RFC 7540, section

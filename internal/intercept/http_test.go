@@ -4,11 +4,16 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httputil"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sandpit-dev/sandpit/internal/egress"
 )
 
 // FuzzTarget checks that an allowed request goes on with a path, or with the * of OPTIONS, and never
@@ -41,6 +46,26 @@ func FuzzTarget(f *testing.F) {
 			t.Errorf("%q goes on as %s %s of %s", line, got.Method, got.RequestURI, got.Host)
 		}
 	})
+}
+
+// The goroutines of the sandbox's side and of the origin's share no trailer: a map that changes while another
+// goroutine reads it ends the process.
+func TestTrailersAreNotShared(t *testing.T) {
+	in := httptest.NewRequest(http.MethodGet, "/", io.MultiReader(strings.NewReader("body")))
+	in.Trailer = http.Header{"X-Sum": nil}
+	in, _ = secrets(nil).put(in, egress.Destination{}, true)
+	out := in.Clone(t.Context())
+	rewrite(&httputil.ProxyRequest{In: in, Out: out}, "https")
+	in.Trailer.Set("X-Sum", "1") // as the server does at the end of the body
+	if v, ok := out.Trailer["X-Sum"]; !ok || len(v) > 0 {
+		t.Errorf("before the end of the body: %v", out.Trailer)
+	}
+	if !slices.Equal(out.TransferEncoding, []string{"chunked"}) {
+		t.Error("the transport may read the body while it reads the trailer's names")
+	}
+	if _, err := io.ReadAll(out.Body); err != nil || out.Trailer.Get("X-Sum") != "1" {
+		t.Errorf("at the end: %v, %v", out.Trailer, err)
+	}
 }
 
 // What a sandbox is told of a connection that failed has no address of this machine.

@@ -104,7 +104,8 @@ type exchange struct {
 	secrets secrets        // of the sandbox when it was made
 	hidden  []substitution // what is taken out of the response
 	to      egress.Destination
-	current func() secrets // of the sandbox now
+	current func() secrets          // of the sandbox now
+	trailer func(http.Header) error // puts secrets into the request's trailer, at the end of its body
 
 	inMessages []substitution // of a WebSocket that the sandbox asks for
 	tries      *attempts      // of the request
@@ -140,7 +141,7 @@ func (e *exchange) deny(rule, format string, args ...any) error {
 // authentication (RFC 7617), and where it is asked for into the query and the body. The placeholder
 // of another secret denies the request: the sandbox sends it where it does not belong.
 func (ss secrets) put(r *http.Request, to egress.Destination, secure bool) (*http.Request, *exchange) {
-	e := &exchange{secrets: ss, to: to, current: func() secrets { return ss }}
+	e := &exchange{secrets: ss, to: to, current: func() secrets { return ss }, trailer: func(http.Header) error { return nil }}
 	r = r.WithContext(context.WithValue(r.Context(), exchangeKey{}, e))
 	if len(ss) == 0 {
 		return r, e
@@ -188,10 +189,8 @@ func (ss secrets) put(r *http.Request, to egress.Destination, secure bool) (*htt
 		inBody = append(inBody, substitution{find: []byte(s.Placeholder), refuse: func() error { return e.misplaced(s, to) }})
 	}
 	e.body(r, inBody, replaced)
-	if len(r.Trailer) > 0 && r.Body != nil {
-		r.Body = &trailed{r.Body, func() error { // not of basic authentication, which e would have to note while the response comes in
-			return e.fields(r.Trailer, others, to, func(v string) (string, error) { return e.replaced(v, mine, others, to) })
-		}}
+	e.trailer = func(h http.Header) error { // not of basic authentication, which e would have to note while the response comes in
+		return e.fields(h, others, to, func(v string) (string, error) { return e.replaced(v, mine, others, to) })
 	}
 	if isWebSocket(r.Header) && len(inBody)+len(e.hidden) > 0 {
 		e.inMessages = inBody

@@ -456,8 +456,9 @@ func TestSecretsInTrailers(t *testing.T) {
 			all <- fmt.Sprint(r.Trailer.Get("X-Key"), err)
 		}))
 		b := newSandboxed(t, o.terms(t, o.twoSecrets(false, false), "good.test:PORT"))
-		send := func(text string) *http.Response {
-			r, _ := http.NewRequestWithContext(t.Context(), "POST", o.url("/"), io.MultiReader(strings.NewReader("body")))
+		send := func(method, body, text string) *http.Response {
+			r, _ := http.NewRequestWithContext(t.Context(), method, o.url("/"), io.MultiReader(strings.NewReader(body)))
+			r.TransferEncoding = []string{"chunked"}
 			r.Trailer = http.Header{"X-Key": {text}}
 			res, err := b.client("good.test", o.port, inside).Do(r)
 			if err != nil {
@@ -466,11 +467,15 @@ func TestSecretsInTrailers(t *testing.T) {
 			res.Body.Close()
 			return res
 		}
-		res := send(placeholder)
-		if got := <-all; res.StatusCode != http.StatusOK || got != value+"<nil>" {
-			t.Errorf("%s, the origin got %q", res.Status, got)
+		for _, method := range []string{"POST", "GET"} {
+			for _, body := range []string{"body", ""} {
+				res := send(method, body, placeholder)
+				if got := <-all; res.StatusCode != http.StatusOK || got != value+"<nil>" {
+					t.Errorf("%s with %q: %s, the origin got %q", method, body, res.Status, got)
+				}
+			}
 		}
-		res = send(otherHolder)
+		res := send("POST", "body", otherHolder)
 		if got := <-all; res.StatusCode != http.StatusForbidden || strings.Contains(got, otherHolder) || strings.Contains(got, otherValue) {
 			t.Errorf("another's: %s, the origin got %q", res.Status, got)
 		}
@@ -622,42 +627,10 @@ func echoStream(w http.ResponseWriter, r *http.Request) {
 
 // Streams pass without delay, both ways at once, with trailers; and so do WebSockets.
 func TestInterceptedStreams(t *testing.T) {
-	mux := http.NewServeMux()
-	mux.HandleFunc("/echo", echoStream)
-	mux.HandleFunc("/whole", func(w http.ResponseWriter, r *http.Request) {
-		text, _ := io.ReadAll(r.Body)
-		_, _ = w.Write(text)
-	})
-	mux.Handle("/websocket", websocket.Handler(func(c *websocket.Conn) {
-		_, _ = io.WriteString(c, c.Request().Header.Get("X-Key"))
-		_, _ = io.Copy(c, c)
-	}))
 	both(t, func(t *testing.T, inside, outside bool) {
-		o := newOrigin(t, outside, mux)
+		o := newOrigin(t, outside, streams())
 		b := newSandboxed(t, o.terms(t, o.twoSecrets(false, false), "good.test:PORT"))
-		if inside && outside { // as gRPC has it
-			r, w := io.Pipe()
-			request, _ := http.NewRequestWithContext(t.Context(), "POST", o.url("/echo"), r)
-			request.Trailer = http.Header{"X-Begun": nil}
-			res, err := b.client("good.test", o.port, inside).Do(request)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, text := range []string{"one", "two", "sandpit-placeholder"} {
-				_, _ = io.WriteString(w, text)
-				got := make([]byte, len(text))
-				if text == "sandpit-placeholder" { // which may be the beginning of one
-					request.Trailer.Set("X-Begun", "trailer")
-					w.Close()
-				}
-				if _, err := io.ReadFull(res.Body, got); err != nil || string(got) != text {
-					t.Fatalf("%q, %v", got, err)
-				}
-			}
-			if rest, err := io.ReadAll(res.Body); err != nil || len(rest) > 0 || res.Trailer.Get("X-End") != "trailer" {
-				t.Errorf("%q, %v, trailer %v", rest, err, res.Trailer)
-			}
-		}
+		bothWays(t, b.client("good.test", o.port, inside), o.url("/echo"))
 		if !inside {
 			conn, err := b.dial(t.Context(), "good.test", o.port)
 			if err != nil {
@@ -685,6 +658,59 @@ func TestInterceptedStreams(t *testing.T) {
 			t.Errorf("100-continue: %d %q", status, text)
 		}
 	})
+}
+
+// streams serves what does not end at once.
+func streams() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/echo", echoStream)
+	mux.HandleFunc("/whole", func(w http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body)
+		_, _ = w.Write(text)
+	})
+	mux.Handle("/websocket", websocket.Handler(func(c *websocket.Conn) {
+		_, _ = io.WriteString(c, c.Request().Header.Get("X-Key"))
+		_, _ = io.Copy(c, c)
+	}))
+	return mux
+}
+
+// Bodies pass whole in plain HTTP, too, if the origin answers before they end.
+func TestPlainStreams(t *testing.T) {
+	plain := httptest.NewServer(streams())
+	defer plain.Close()
+	o := &origin{port: plain.Listener.Addr().(*net.TCPAddr).Port}
+	b := newSandboxed(t, o.terms(t, nil, "good.test:PORT"))
+	bothWays(t, b.client("good.test", o.port, false), "http://"+o.host("good.test")+"/echo")
+}
+
+// bothWays checks a request whose response begins before its body ends, as gRPC has it.
+func bothWays(t *testing.T, c *http.Client, url string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	r, w := io.Pipe()
+	defer w.Close()
+	request, _ := http.NewRequestWithContext(ctx, "POST", url, r)
+	request.Trailer = http.Header{"X-Begun": nil}
+	res, err := c.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"one", "two", "sandpit-placeholder"} {
+		_, _ = io.WriteString(w, text)
+		got := make([]byte, len(text))
+		if text == "sandpit-placeholder" { // which may be the beginning of one
+			request.Trailer.Set("X-Begun", "trailer")
+			w.Close()
+		}
+		if _, err := io.ReadFull(res.Body, got); err != nil || string(got) != text {
+			t.Fatalf("%q, %v", got, err)
+		}
+	}
+	if rest, err := io.ReadAll(res.Body); err != nil || len(rest) > 0 || res.Trailer.Get("X-End") != "trailer" {
+		t.Errorf("%q, %v, trailer %v", rest, err, res.Trailer)
+	}
 }
 
 // A change of secrets reaches the next request, also of an open connection. Connections that
