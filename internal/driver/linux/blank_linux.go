@@ -47,7 +47,7 @@ type blank struct {
 	mounts int         // descriptor that tells when this program's mounts change, or -1
 	broken atomic.Bool // not usable any more
 
-	mu   sync.Mutex   // held while it is used, linked or dialled
+	mu   sync.Mutex   // held while it is used or dialled
 	used bool         // guarded by mu
 	link *driver.Link // that was made ahead, guarded by mu
 
@@ -78,6 +78,8 @@ func (b *blank) prepare(ctx context.Context) error {
 
 func (b *blank) undo() error {
 	b.broken.Store(true)
+	b.made.hearing.Lock()
+	defer b.made.hearing.Unlock()
 	if b.mounts >= 0 {
 		unix.Close(b.mounts)
 		b.mounts = -1
@@ -166,12 +168,14 @@ func (b *blank) Link(ctx context.Context, l driver.Link) (wait func() (*os.File,
 		return nil, err
 	}
 	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.made.hearing.Lock()
 	if err := b.beginLink(&l); err != nil {
-		b.mu.Unlock()
+		b.made.hearing.Unlock()
 		return nil, err
 	}
 	return func() (*os.File, error) {
-		defer b.mu.Unlock()
+		defer b.made.hearing.Unlock()
 		fds, err := b.made.await(ctx, linkedByte)
 		if err == nil && len(fds) != 1 {
 			closeAll(fds)
@@ -210,11 +214,8 @@ func (b *blank) usedError(what string) error {
 }
 
 // use claims the blank for the caller, or reports false. fits reports whether it fits a plan.
-func (b *blank) use(progress *driver.Progress, plan *driver.Plan) (fits, ok bool) {
-	if !b.mu.TryLock() {
-		progress.Enter(driver.Doing{Step: "link", PID: b.made.child.PID})
-		b.mu.Lock()
-	}
+func (b *blank) use(plan *driver.Plan) (fits, ok bool) {
+	b.mu.Lock()
 	defer b.mu.Unlock()
 	fits, ok = b.fits(plan), !b.used
 	b.used = true
@@ -223,12 +224,11 @@ func (b *blank) use(progress *driver.Progress, plan *driver.Plan) (fits, ok bool
 
 // Bind makes the sandbox of a plan. See driver.Blank.
 func (b *blank) Bind(ctx context.Context, plan driver.Plan) (driver.Instance, error) {
-	progress := driver.ProgressOf(ctx)
-	fits, ok := b.use(progress, &plan)
+	fits, ok := b.use(&plan)
 	if !ok {
 		return nil, b.usedError("binding")
 	}
-	b.made.progress = progress
+	b.made.progress = driver.ProgressOf(ctx)
 	dumpable, leave := processDumpable.enter()
 	defer leave()
 	b.made.rest.dumpable = dumpable

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -57,8 +58,9 @@ type creation struct {
 	socks      [2]int // the socket pair to the guest: ours, the child's
 	build      [2]int // that to the builder
 	program    *sysprog.Program
-	rest       *compiler // of what the builder goes on with
-	iface      int       // descriptor of the interface that it has made, until Link, or -1
+	rest       *compiler   // of what the builder goes on with
+	hearing    *sync.Mutex // held while somebody waits for the interface of a blank: see Link
+	iface      int         // descriptor of the interface that it has made, until Link, or -1
 	child      sysprog.Child
 	started    bool
 	thread     *thread // that made the child
@@ -77,7 +79,7 @@ type creation struct {
 
 func (d *Driver) newCreation(id string, b driver.BlankPlan) *creation {
 	return &creation{
-		driver: d, id: id, blank: b, mark: time.Now(),
+		driver: d, id: id, blank: b, mark: time.Now(), hearing: new(sync.Mutex),
 		socks: [2]int{-1, -1}, build: [2]int{-1, -1}, ids: idMap{lock: -1}, iface: -1, child: sysprog.Child{PidFD: -1}, watch: -1,
 	}
 }
@@ -331,6 +333,13 @@ func (c *creation) bind(ctx context.Context) (*instance, error) {
 		return nil, err
 	}
 	c.trace("trees")
+	if !c.hearing.TryLock() {
+		if err := c.at("link"); err != nil {
+			return nil, err
+		}
+		c.hearing.Lock()
+	}
+	c.hearing.Unlock()
 	if err := c.lockMounts(ctx); err != nil {
 		return nil, err
 	}
