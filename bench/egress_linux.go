@@ -46,7 +46,9 @@ func (b *bench) measureEgressRequests(ctx context.Context) error {
 	}
 	trusting := *b
 	trusting.env = append(slices.Clone(b.env), "SANDPIT_CA_BUNDLE="+bundle)
-	return withServer(func(s *served, ctx context.Context) error { return s.measureEgressRequest(ctx, port) })(&trusting, ctx)
+	return withServer(func(s *served, ctx context.Context) error {
+		return errors.Join(s.measureEgressCreated(ctx, "create, warm, with a ca-bundle", sandpit.Spec{}), s.measureEgressRequest(ctx, port))
+	})(&trusting, ctx)
 }
 
 // outward is a Spec that reaches the origin, and nothing else.
