@@ -12,8 +12,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
@@ -157,10 +158,7 @@ func TestUpstreamFlagsOfRunningServer(t *testing.T) {
 	if out, err := start(run...); err == nil || !strings.Contains(out, "--no-proxy has no effect on this user's server, which is running") || !strings.Contains(out, fmt.Sprintf("'kill %d'", pid)) {
 		t.Errorf("%v: %s", err, out)
 	}
-	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	testkit.Until(t, "the server has ended", func() bool { return serverPID(t, home) == 0 })
+	signalServer(t, pid, unix.SIGTERM)
 	if out, err := start(run...); err != nil {
 		t.Errorf("%v: %s", err, out)
 	}
