@@ -95,7 +95,7 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	}
 	var egress granted
 	if err == nil {
-		egress, err = e.allowEgress(asking(spec.Egress), len(made.placeholders) > 0, made.hosts(), t.policy)
+		egress, err = e.allowEgress(asking(spec.Egress), nil, len(made.placeholders) > 0, made.hosts(), t.policy)
 		spec.Egress = egress.Egress
 	}
 	if err == nil {

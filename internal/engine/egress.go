@@ -300,8 +300,10 @@ func asking(e sandpit.Egress) granted {
 }
 
 // allowEgress returns what is asked for with what the policy adds, if it is valid and allowed together
-// with the hosts of secrets. The caller says whether there are secrets.
-func (e *Engine) allowEgress(g granted, secrets bool, hosts []string, p policy.Policy) (granted, error) {
+// with the hosts of secrets. The caller says whether there are secrets. What replaces the grant of before, if there
+// is one, and only narrows it, is allowed also where the policy was tightened meanwhile.
+func (e *Engine) allowEgress(g granted, was *granted, secrets bool, hosts []string, p policy.Policy) (granted, error) {
+	narrower := was != nil && narrows(g.Egress, was.Egress)
 	g.Within = nil
 	if g.IsZero() && !secrets {
 		return g, nil
@@ -309,11 +311,20 @@ func (e *Engine) allowEgress(g granted, secrets bool, hosts []string, p policy.P
 	if e.opts.Network == nil {
 		return g, errNoEgress(e.opts.Driver.Name())
 	}
-	err := p.RefuseDenied(g.Egress, e.opts.Network.Within)
+	added := sandpit.Egress{Allow: g.Allow}
+	if was != nil {
+		added.Allow = missing(was.Allow, g.Allow)
+	}
+	err := p.RefuseDenied(added, e.opts.Network.Within)
 	if err != nil {
 		return g, err
 	}
 	g.Egress, err = p.Egress(g.Egress, func(asked sandpit.Egress, allowed, addresses []string) (part, what string, err error) {
+		if narrower {
+			g.Own, g.Within = was.Own, was.Within
+			_, _, err = e.opts.Network.Excess(asked, nil, nil)
+			return "", "", err
+		}
 		if g.Own, err = e.opts.Network.Own(asked); err != nil { // before: an address that comes now was not checked
 			return "", "", err
 		}
@@ -325,6 +336,14 @@ func (e *Engine) allowEgress(g granted, secrets bool, hosts []string, p policy.P
 	return g, err
 }
 
+// narrows reports whether e has less than before, by no other rules. Without an entry of Resolve, a name
+// may lead elsewhere.
+func narrows(e, was sandpit.Egress) bool {
+	less := len(e.Allow) < len(was.Allow) || len(e.Deny) > len(was.Deny)
+	return less && len(missing(was.Allow, e.Allow)) == 0 && len(missing(e.Deny, was.Deny)) == 0 &&
+		e.Preset == was.Preset && slices.Equal(e.Resolve, was.Resolve) && slices.Equal(e.DNS, was.DNS)
+}
+
 // withRules returns an Egress that allows more.
 func withRules(e sandpit.Egress, rules []string) sandpit.Egress {
 	e.Allow = appendMissing(e.Allow, rules)
@@ -334,15 +353,19 @@ func withRules(e sandpit.Egress, rules []string) sandpit.Egress {
 // appendMissing appends the texts that a list does not have, and leaves the list as it is. There may be
 // millions: of a caller, before anything has counted them.
 func appendMissing(list, texts []string) []string {
-	list = slices.Clip(list)
+	return append(slices.Clip(list), missing(list, texts)...)
+}
+
+// missing returns the texts that a list does not have, each once.
+func missing(list, texts []string) (others []string) {
 	has := setOf(list)
 	for _, text := range texts {
 		if !has[text] {
 			has[text] = true
-			list = append(list, text)
+			others = append(others, text)
 		}
 	}
-	return list
+	return others
 }
 
 func setOf(list []string) map[string]bool {
@@ -493,7 +516,7 @@ func (s *Sandbox) setEgress(ctx context.Context, edit egressEdit, p policy.Polic
 	was := s.settings().egress
 	asked := edit(was)
 	asked.Within = was.Within // hosts of secrets that the former policy forbids hinder no change, nor those without room
-	e, err := s.engine.allowEgress(asked, len(s.placeholders) > 0, s.secretHosts(asked).within, p)
+	e, err := s.engine.allowEgress(asked, &was, len(s.placeholders) > 0, s.secretHosts(asked).within, p)
 	if err == nil && feature.Pings(e.Egress) && !feature.Pings(was.Egress) {
 		_, _, err = s.engine.opts.Driver.Probe(ctx).Negotiate([]feature.Feature{feature.Ping}, &sandpit.Limits{})
 	}

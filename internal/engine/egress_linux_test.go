@@ -602,6 +602,37 @@ func TestEgressWithinThePolicy(t *testing.T) {
 	if err := egresser(t, sb).SetEgress(t.Context(), sandpit.Egress{Allow: []string{"e.test"}}); !errors.Is(err, sandpit.ErrForbidden) {
 		t.Errorf("what the policy does not allow: %v", err)
 	}
+	// A policy that was tightened hinders nobody who narrows, and adds its floor. What is widened is checked.
+	p.Rules.Egress, p.Rules.Deny = []string{"f.test", "g.test", "h.test"}, []string{"a.test", "c.test", "h.test"}
+	tight, err := e.As("tenant", p).Get(t.Context(), "box")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		change  sandpit.EgressChange
+		refused string
+	}{
+		{sandpit.EgressChange{Add: sandpit.EgressRules{Deny: []string{"x.b.test"}}}, ""},
+		{sandpit.EgressChange{Remove: sandpit.EgressRules{Deny: []string{"x.b.test"}}}, `egress to "a.test" is not allowed`},
+		{sandpit.EgressChange{Add: sandpit.EgressRules{Allow: []string{"h.test"}}}, `egress to "h.test" is denied`},
+		{sandpit.EgressChange{Add: sandpit.EgressRules{Allow: []string{"f.test"}}}, `egress to "a.test" is not allowed`},
+		{sandpit.EgressChange{Preset: sandpit.EgressPublic, Remove: sandpit.EgressRules{Allow: []string{"a.test"}}}, "egress to"},
+		{sandpit.EgressChange{Add: sandpit.EgressRules{Resolve: []string{"b.test:1.1.1.1"}, Deny: []string{"y.test"}}}, "egress to"},
+		{sandpit.EgressChange{Add: sandpit.EgressRules{Deny: []string{"no such host"}}}, "no such host"},
+		{sandpit.EgressChange{Remove: sandpit.EgressRules{Allow: []string{"b.test"}}}, ""},
+	} {
+		err := egresser(t, tight).ChangeEgress(t.Context(), tt.change)
+		if (err == nil) != (tt.refused == "") || err != nil && !strings.Contains(err.Error(), tt.refused) {
+			t.Errorf("%+v: %v", tt.change, err)
+		}
+	}
+	is, err := egresser(t, tight).Egress(t.Context())
+	if err != nil || !slices.Equal(is.Allow, []string{"a.test"}) || !slices.Contains(is.Deny, "a.test") || !slices.Contains(is.Deny, "x.b.test") {
+		t.Errorf("%+v, %v", is, err)
+	}
+	if err := egresser(t, tight).SetEgress(t.Context(), sandpit.Egress{Allow: []string{"f.test"}}); err != nil {
+		t.Error(err)
+	}
 	own, err := tenant.WithoutPolicy(errors.New("it is gone")).Get(t.Context(), "box")
 	if err != nil {
 		t.Fatal(err)

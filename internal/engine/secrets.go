@@ -132,7 +132,7 @@ func (e *Engine) useSecrets(ctx context.Context, namespace string, p policy.Poli
 			}
 		}
 		if len(found.Hosts) > 0 {
-			if _, err := e.allowEgress(granted{}, true, found.Hosts, p); errors.Is(err, sandpit.ErrForbidden) {
+			if _, err := e.allowEgress(granted{}, nil, true, found.Hosts, p); errors.Is(err, sandpit.ErrForbidden) {
 				return m, sandpit.WithHint(fmt.Errorf("reaching the hosts of the secret %q: %w", use.Name, err), "ask the operator to allow them in the policy")
 			}
 		}
