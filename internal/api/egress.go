@@ -14,7 +14,7 @@ func egressRoutes() []Route {
 		{Method: http.MethodGet, Path: oneSandbox + "/egress", ID: "getEgress", Tag: tag, Summary: "Get what a sandbox may reach outside", Status: http.StatusOK, Out: v1.Egress{}, handle: asJSON(getEgress)},
 		{
 			Method: http.MethodPut, Path: oneSandbox + "/egress", ID: "setEgress", Tag: tag, Summary: "Change what a sandbox may reach outside",
-			Text: "The body replaces all rules; an empty object allows nothing. It applies at once: open connections that are no longer allowed end. The response has what is in force, with what the policy adds. After an error the former rules are in force.",
+			Text: "The body replaces all rules; an empty object allows nothing, and a body is required. It applies at once: open connections that are no longer allowed end. The response has what is in force, with what the policy adds. After an error the former rules are in force.",
 			In:   v1.Egress{}, Status: http.StatusOK, Out: v1.Egress{}, Guarded: true, handle: fromJSON(setEgress),
 		},
 		{

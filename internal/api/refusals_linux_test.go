@@ -72,6 +72,8 @@ func TestRefusals(t *testing.T) {
 		{"no such webhook", 404, "not_found", ask{method: "DELETE", path: "/v1/webhooks/none"}},
 		{"an unknown field", 400, "invalid", ask{method: "POST", path: "/v1/sandboxes", body: `{"nome":"x"}`, header: json}},
 		{"no JSON", 400, "invalid", ask{method: "POST", path: "/v1/sandboxes", body: `{"name":`, header: json}},
+		{"a PUT of nothing", 400, "invalid", ask{method: "PUT", path: "/v1/sandboxes/none/egress", header: json}},
+		{"a PUT of white space", 400, "invalid", ask{method: "PUT", path: "/v1/sandboxes/none/lifetime", body: " \n", header: json}},
 		{"a list", 400, "invalid", ask{method: "POST", path: "/v1/sandboxes", body: `[]`, header: json}},
 		{"two objects", 400, "invalid", ask{method: "POST", path: "/v1/sandboxes", body: `{}{}`, header: json}},
 		{"a wrong type", 400, "invalid", ask{method: "POST", path: "/v1/sandboxes", body: `{"name":1}`, header: json}},

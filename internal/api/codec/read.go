@@ -32,7 +32,7 @@ const MaxBody = 10 << 20
 const MergePatch = "application/merge-patch+json"
 
 // Read reads the body of a call, which has at most limit bytes. A field that v does not
-// have is refused. An empty body is an empty object. If seen is not nil, it gets the bytes of a valid
+// have is refused. An empty body is an empty object, or refused in a PUT, which would replace everything. If seen is not nil, it gets the bytes of a valid
 // body, and must not keep them.
 func Read(c *gate.Call, v any, limit int64, seen func(body []byte)) error {
 	if ct := c.R.Header.Get("Content-Type"); ct != "" {
@@ -52,6 +52,9 @@ func Read(c *gate.Call, v any, limit int64, seen func(body []byte)) error {
 		if err := c.ReadAll(buf, c.Body(limit, BodyTime)); err != nil {
 			return err
 		}
+	}
+	if c.R.Method == http.MethodPut && len(bytes.TrimSpace(buf.Bytes())) == 0 {
+		return gate.Invalid("the body is empty", "send a JSON object; {} replaces everything with the defaults")
 	}
 	if err := ParseHeld(c, buf.Bytes(), v); err != nil {
 		return err

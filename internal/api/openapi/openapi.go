@@ -141,7 +141,7 @@ func operation(r api.Route, schemas huma.Registry, failed *huma.Schema) *huma.Op
 	}
 	switch {
 	case r.In != nil:
-		op.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{"application/json": {Schema: schemas.Schema(reflect.TypeOf(r.In), true, "")}}}
+		op.RequestBody = &huma.RequestBody{Required: r.Method == http.MethodPut, Content: map[string]*huma.MediaType{"application/json": {Schema: schemas.Schema(reflect.TypeOf(r.In), true, "")}}}
 		if r.Form {
 			command := op.RequestBody.Content["application/json"].Schema
 			form := reflect.TypeOf(r.In).Name() + "Form"
@@ -215,10 +215,9 @@ func headers() map[string]*huma.Header {
 	}
 }
 
-// sent returns the headers of the responses of a route with a status. What errors have besides Retry-After
-// is not repeated for each of them.
+// sent returns the headers of the responses of a route with a status.
 func sent(r *api.Route, status string) map[string]*huma.Param {
-	var names []string
+	names := []string{"X-Request-Id"}
 	repeatable := slices.ContainsFunc(r.Headers, func(h api.Param) bool { return h.Name == "Idempotency-Key" })
 	switch {
 	case status == "429", status == "503", status == "409" && repeatable:
@@ -230,11 +229,8 @@ func sent(r *api.Route, status string) map[string]*huma.Param {
 	case r.ID == "createSandbox" && status == "201":
 		names = append(names, "Location")
 	}
-	if status[0] == '2' {
-		names = append(names, "X-Request-Id")
-		if repeatable {
-			names = append(names, "Idempotent-Replayed")
-		}
+	if status[0] == '2' && repeatable {
+		names = append(names, "Idempotent-Replayed")
 	}
 	all := map[string]*huma.Param{}
 	for _, name := range names {

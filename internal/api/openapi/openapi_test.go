@@ -182,6 +182,8 @@ func TestHeadersAreDocumented(t *testing.T) {
 		{"/v1/sandboxes", "post", "409", "Retry-After"},
 		{"/v1/sandboxes", "get", "429", "Retry-After"},
 		{"/v1/sandboxes", "get", "200", "X-Request-Id"},
+		{"/v1/sandboxes", "get", "401", "X-Request-Id"},
+		{"/v1/sandboxes", "post", "409", "X-Request-Id"},
 		{"/v1/sandboxes/{sb}/files", "get", "206", "Content-Range"},
 		{"/v1/sandboxes/{sb}/files", "get", "206", "X-Sandpit-Mode"},
 		{"/v1/sandboxes/{sb}/files", "get", "200", "X-Sandpit-Mode"},
