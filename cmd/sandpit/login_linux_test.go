@@ -93,6 +93,4 @@ func TestLogin(t *testing.T) {
 		}
 	}, "--device")
 	welcome("by a device code")
-	provider.Revoke()
-	welcome("revoked after a device code")
 }

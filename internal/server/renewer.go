@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -24,7 +25,11 @@ const (
 	renewLong  = 16 * time.Minute // the longest pause
 	renewLook  = time.Minute      // between looks for secrets that are due
 	renewTime  = time.Minute      // that one may take, with all sandboxes that use it
-	renewsMost = 8                // at once
+
+	// of one namespace: secrets whose renewals are remembered, as many as it can store. Others begin once the
+	// pause of one of these is over, so that names that come and go are not renewed more often than others.
+	renewNames = 256
+	renewWaits = 64 // requests of one namespace's sandboxes that wait for renewals
 )
 
 // actionRenew is the action of an entry about a renewal.
@@ -40,23 +45,28 @@ type renewer struct {
 	log      *slog.Logger
 	way      *upstream.Way // to providers
 
-	wake   chan struct{} // a login is new
-	places chan struct{} // of those that run
-	work   sync.WaitGroup
-	ctx    context.Context
-	end    context.CancelFunc
+	wake chan struct{} // something may be due
+	work sync.WaitGroup
+	ctx  context.Context
+	end  context.CancelFunc
 
-	mu     sync.Mutex
-	closed bool               // guarded by mu
-	runs   map[string]*renews // by the names of namespace and secret, guarded by mu
+	mu      sync.Mutex
+	closed  bool                          // guarded by mu
+	runs    map[string]map[string]*renews // by namespace and name, guarded by mu
+	turns   turns                         // guarded by mu
+	waiting map[string]int                // requests, by namespace, guarded by mu
 }
 
 // renews are the renewals of one secret.
 type renews struct {
-	done  chan struct{} // closed at the end of the latest
+	busy  bool          // one runs, or waits for its turn
+	done  chan struct{} // closed at the end of the latest; nil: there was none
 	last  time.Time     // when that began
-	fails int           // failures in a row
+	fails int           // failures in a row, since the login
 }
+
+// over reports whether nothing needs to be remembered.
+func (r *renews) over() bool { return !r.busy && time.Since(r.last) > r.pause() }
 
 // pause is the time from the beginning of a renewal to that of the next.
 func (r *renews) pause() time.Duration {
@@ -72,7 +82,7 @@ func (r *renews) pause() time.Duration {
 func newRenewer(s *server) *renewer {
 	r := &renewer{
 		store: s.state, services: s.services, journal: s.journal, log: s.opt.Log, way: s.opt.Way,
-		wake: make(chan struct{}, 1), places: make(chan struct{}, renewsMost), runs: map[string]*renews{},
+		wake: make(chan struct{}, 1), runs: map[string]map[string]*renews{}, turns: newTurns(), waiting: map[string]int{},
 	}
 	r.ctx, r.end = context.WithCancel(context.Background())
 	return r
@@ -96,17 +106,24 @@ func (r *renewer) start() {
 // close ends what runs. It is idempotent.
 func (r *renewer) close() {
 	r.mu.Lock()
-	r.closed = true
+	r.closed, r.turns.waiting = true, nil
 	r.mu.Unlock()
 	r.end()
 	r.work.Wait()
 }
 
-// stored begins anew with a secret that was stored.
+// stored renews a secret that was stored when it is due. What a run that has begun for the former one gets is
+// not stored; and the next begins a pause after it, however often the secret is stored.
 func (r *renewer) stored(x secret.Secret) {
 	r.mu.Lock()
-	delete(r.runs, renewKey(x))
+	if run := r.runs[x.Namespace][x.Name]; run != nil {
+		run.fails = 0
+	}
 	r.mu.Unlock()
+	r.lookSoon()
+}
+
+func (r *renewer) lookSoon() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
@@ -123,9 +140,10 @@ func (r *renewer) look() time.Duration {
 		return renewLook
 	}
 	next := renewLook
-	known := map[string]bool{}
+	type key struct{ namespace, name string }
+	known := map[key]bool{}
 	for _, x := range all {
-		known[renewKey(x)] = true
+		known[key{x.Namespace, x.Name}] = true
 		due := x.Due()
 		if due.IsZero() {
 			continue
@@ -139,63 +157,107 @@ func (r *renewer) look() time.Duration {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for key, run := range r.runs { // of secrets that were removed
-		if !known[key] && time.Since(run.last) > run.pause() {
-			delete(r.runs, key)
+	for namespace, runs := range r.runs {
+		for name, run := range runs {
+			if !known[key{namespace, name}] && run.over() { // it was removed
+				delete(runs, name)
+			}
+		}
+		if len(runs) == 0 {
+			delete(r.runs, namespace)
 		}
 	}
 	return next
 }
 
-func renewKey(x secret.Secret) string { return x.Namespace + "/" + x.Name }
-
-// begin renews a secret, unless that was begun less than a pause ago. It returns what is closed at the end
-// of the latest renewal, and how long no other begins.
+// begin renews a secret in its turn, unless that was begun less than a pause ago. It returns what is closed at
+// the end of the latest renewal, or nil if there was none, and how long no other begins.
 func (r *renewer) begin(x secret.Secret) (done <-chan struct{}, wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	run := r.runs[renewKey(x)]
+	runs := r.runs[x.Namespace]
+	run := runs[x.Name]
+	switch {
+	case run == nil && len(runs) >= renewNames:
+		maps.DeleteFunc(runs, func(_ string, run *renews) bool { return run.over() })
+		if len(runs) >= renewNames {
+			return nil, time.Second
+		}
+	case run == nil:
+	case run.busy || r.closed:
+		return run.done, renewPause
+	default:
+		if wait := time.Until(run.last.Add(run.pause())); wait > 0 {
+			return run.done, wait
+		}
+	}
+	if r.closed {
+		return nil, renewPause
+	}
+	if runs == nil {
+		runs = map[string]*renews{}
+		r.runs[x.Namespace] = runs
+	}
 	if run == nil {
 		run = &renews{}
-		r.runs[renewKey(x)] = run
+		runs[x.Name] = run
 	}
-	if wait := time.Until(run.last.Add(run.pause())); wait > 0 || r.closed {
-		return run.done, wait
-	}
-	ended := make(chan struct{})
-	run.done, run.last = ended, time.Now()
-	r.work.Go(func() {
-		defer close(ended)
-		select {
-		case r.places <- struct{}{}:
-			defer func() { <-r.places }()
-			err := r.renew(x.Namespace, x.Name)
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			if run.fails++; err == nil {
-				run.fails = 0
-			}
-		case <-r.ctx.Done():
-		}
-	})
-	return ended, run.pause()
+	run.busy, run.done = true, make(chan struct{})
+	r.turns.add(turn{share{x.Service, x.Namespace}, func() {
+		run.last = time.Now()
+		r.work.Go(func() { r.run(x, run) })
+	}})
+	return run.done, renewPause
 }
 
-// refused renews a secret that an origin has refused, and waits for that.
-func (r *renewer) refused(ctx context.Context, x secret.Secret) error {
+// run renews a secret whose turn it is.
+func (r *renewer) run(x secret.Secret, run *renews) {
+	err := r.renew(x.Namespace, x.Name)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if run.fails++; err == nil {
+		run.fails = 0
+	}
+	run.busy = false
+	close(run.done)
+	r.turns.end(share{x.Service, x.Namespace})
+	r.lookSoon() // at what was stored meanwhile
+}
+
+// refused renews a secret that an origin has refused, and waits for that. The namespace is that of the sandbox.
+func (r *renewer) refused(ctx context.Context, namespace string, x secret.Secret) error {
 	if x.Login == nil || !x.Login.Renewable || x.Login.Over {
 		return fault.Errorf(sandpit.ErrState, "the secret %q can't be renewed", x.Name)
 	}
+	if !r.mayWait(namespace, 1) {
+		return fault.Errorf(sandpit.ErrExhausted, "too many requests wait for secrets to be renewed")
+	}
+	defer r.mayWait(namespace, -1)
 	done, _ := r.begin(x)
 	if done == nil {
-		return fault.Errorf(sandpit.ErrUnavailable, "the server is ending")
+		return fault.Errorf(sandpit.ErrUnavailable, "no secret of the namespace can be renewed now")
 	}
 	select {
 	case <-done:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	case <-r.ctx.Done():
+		return fault.Errorf(sandpit.ErrUnavailable, "the server is ending")
 	}
+}
+
+// mayWait counts requests of a namespace that wait, unless they are too many.
+func (r *renewer) mayWait(namespace string, n int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.waiting[namespace]+n > renewWaits {
+		return false
+	}
+	if r.waiting[namespace] += n; r.waiting[namespace] == 0 {
+		delete(r.waiting, namespace)
+	}
+	return true
 }
 
 // renew renews a secret, and says how that ended.
@@ -229,29 +291,44 @@ func (r *renewer) ask(ctx context.Context, namespace, name string) error {
 	if x.Login == nil || x.Grant == nil || x.Grant.RefreshToken == "" {
 		return nil // it was replaced
 	}
-	was, login := x.RotatedAt, *x.Login
+	was := x.RotatedAt
 	got, asked := r.fromProvider(ctx, x)
-	if asked != nil {
-		if r.ctx.Err() != nil {
-			return asked
-		}
-		login.Failed, login.Over = fault.Clip(asked.Error()), errors.Is(asked, sandpit.ErrForbidden)
-	} else {
-		login = secret.Login{ExpiresAt: got.ExpiresAt, Renewable: true}
-		x.Value, x.RotatedAt = got.Access, time.Now().UTC()
-		if got.Refresh != "" {
-			x.Grant.RefreshToken = got.Refresh
-		}
-		if err := x.Check(); err != nil {
-			return err
-		}
+	if asked != nil && r.ctx.Err() != nil {
+		return asked
 	}
-	x.Login = &login
-	renewed, err := r.store.RenewSecret(context.WithoutCancel(ctx), x, was) // the former refresh token may be void
-	if err == nil && renewed && asked == nil {
+	if asked == nil {
+		x, asked = renewed(x, got)
+	}
+	if asked != nil {
+		login := *x.Login
+		login.Failed, login.Over = fault.Clip(asked.Error()), errors.Is(asked, sandpit.ErrForbidden)
+		x.Login = &login
+	}
+	stored, err := r.store.RenewSecret(context.WithoutCancel(ctx), x, was) // the former refresh token may be void
+	if err == nil && stored && asked == nil {
 		err = r.engine.SecretChanged(ctx, namespace, name)
 	}
 	return errors.Join(asked, err)
+}
+
+// renewed returns a secret with new tokens. With an error, it has at most the refresh token.
+func renewed(x secret.Secret, got oauth.Tokens) (secret.Secret, error) {
+	grant := *x.Grant
+	if got.Refresh != "" {
+		grant.RefreshToken = got.Refresh
+	}
+	next := x
+	next.Grant, next.Login = &grant, &secret.Login{ExpiresAt: got.ExpiresAt, Renewable: true}
+	next.Value, next.RotatedAt = got.Access, time.Now().UTC()
+	err := next.Check()
+	if err == nil {
+		return next, nil
+	}
+	kept := x
+	if kept.Grant = &grant; kept.Check() == nil {
+		x = kept
+	}
+	return x, fmt.Errorf("what the provider gave: %w", err)
 }
 
 func (r *renewer) fromProvider(ctx context.Context, x secret.Secret) (oauth.Tokens, error) {

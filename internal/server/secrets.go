@@ -77,7 +77,7 @@ func (f foundSecrets) RenewSecret(ctx context.Context, namespace, name string) e
 	if err != nil {
 		return err
 	}
-	return f.renewer.refused(ctx, stored)
+	return f.renewer.refused(ctx, namespace, stored)
 }
 
 // sharedSecrets is the namespace of the server's own secrets. No key has it.

@@ -348,3 +348,40 @@ func TestMessages(t *testing.T) {
 		conn.Close()
 	}
 }
+
+// TestRenewalsOfOneSandbox checks that the requests of one sandbox to renew secrets leave places to others.
+func TestRenewalsOfOneSandbox(t *testing.T) {
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(ends[1])
+	file := os.NewFile(uintptr(ends[0]), "end")
+	conn, err := net.FileConn(file)
+	file.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	p := newProcess(conn.(*net.UnixConn))
+	ctx, cancel := context.WithCancel(t.Context())
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	defer cancel()
+	waits := func(sandbox uint64) int {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.renewing[sandbox]
+	}
+	for range ownRenewals {
+		asking.Go(func() { _ = p.renew(1)(ctx, "token") })
+	}
+	testkit.Until(t, "the sandbox waits", func() bool { return waits(1) == ownRenewals })
+	if err := p.renew(1)(ctx, "token"); !errors.Is(err, sandpit.ErrExhausted) {
+		t.Errorf("one more: %v", err)
+	}
+	asking.Go(func() { _ = p.renew(2)(ctx, "token") })
+	testkit.Until(t, "another sandbox waits", func() bool { return waits(2) == 1 })
+	cancel()
+	testkit.Until(t, "the places are given back", func() bool { return waits(1)+waits(2) == 0 && len(p.renewals) == 0 })
+}

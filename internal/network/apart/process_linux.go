@@ -98,6 +98,8 @@ type process struct {
 	last   uint64                      // ID of a request, guarded by mu
 	asked  map[uint64]chan answered    // by ID, guarded by mu
 
+	renewing map[uint64]int // requests to renew a secret, by sandbox, guarded by mu
+
 	renewals, echoes chan struct{} // places of requests
 }
 
@@ -105,6 +107,13 @@ type process struct {
 type answered struct {
 	file *os.File // or nil
 	err  error
+}
+
+func newProcess(conn *net.UnixConn) *process {
+	return &process{
+		conn: conn, joined: map[uint64]*network.Network{}, asked: map[uint64]chan answered{}, renewing: map[uint64]int{},
+		renewals: make(chan struct{}, maxRenewals), echoes: make(chan struct{}, maxEchoes),
+	}
 }
 
 // serve answers the server until it ends.
@@ -122,7 +131,7 @@ func serve(gaps []string) error {
 	if !ok {
 		return errors.New("the connection to the server is not a Unix socket")
 	}
-	p := &process{conn: conn, joined: map[uint64]*network.Network{}, asked: map[uint64]chan answered{}, renewals: make(chan struct{}, maxRenewals), echoes: make(chan struct{}, maxEchoes)}
+	p := newProcess(conn)
 	for greeted := false; ; {
 		m, file, err := receive(conn)
 		if err != nil {
@@ -182,21 +191,40 @@ func (p *process) answer(to, m *message, err error) {
 
 // Bounds of the requests of a process that run at once.
 const (
-	maxRenewals = 64
+	maxRenewals = 1024
+	ownRenewals = 8  // of one sandbox
 	maxEchoes   = 16 // which take the server microseconds: others wait
 )
 
-// renewing returns the Terms.Renew of a sandbox: the server renews.
-func (p *process) renewing(sandbox uint64) func(context.Context, string) error {
+// renew returns the Terms.Renew of a sandbox: the server renews.
+func (p *process) renew(sandbox uint64) func(context.Context, string) error {
 	return func(ctx context.Context, name string) error {
-		select {
-		case p.renewals <- struct{}{}:
-			defer func() { <-p.renewals }()
-		default:
-			return fault.Errorf(sandpit.ErrExhausted, "too many secrets are being renewed")
+		p.mu.Lock()
+		mine := p.renewing[sandbox] < ownRenewals
+		if mine {
+			p.renewing[sandbox]++
+			defer p.renewed(sandbox)
 		}
-		_, err := p.ask(ctx, &message{Op: opRenew, Sandbox: sandbox, Name: name})
-		return err
+		p.mu.Unlock()
+		if mine {
+			select {
+			case p.renewals <- struct{}{}:
+				defer func() { <-p.renewals }()
+				_, err := p.ask(ctx, &message{Op: opRenew, Sandbox: sandbox, Name: name})
+				return err
+			default:
+			}
+		}
+		return fault.Errorf(sandpit.ErrExhausted, "too many secrets are being renewed")
+	}
+}
+
+// renewed gives back the place of a request to renew.
+func (p *process) renewed(sandbox uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.renewing[sandbox]--; p.renewing[sandbox] == 0 {
+		delete(p.renewing, sandbox)
 	}
 }
 
@@ -271,7 +299,7 @@ func (p *process) handle(m *message, file *os.File) {
 		return
 	}
 	if m.Terms != nil {
-		m.Terms.Renew = p.renewing(m.Sandbox)
+		m.Terms.Renew = p.renew(m.Sandbox)
 	}
 	if m.Op == opJoin {
 		p.answer(m, new(message), p.join(m, file))
