@@ -185,10 +185,10 @@ func TestOwnAddressesByRoute(t *testing.T) {
 	home, space := dataDir(t), newNetworkNamespace(t)
 	listening := make(chan error)
 	space.do <- func() {
-		out, err := exec.Command("ip", "route", "add", "local", "203.1.113.0/24", "dev", "lo").CombinedOutput()
+		out, err := exec.Command("sh", "-c", "ip route add local 203.1.113.0/24 dev lo; ip route add local 2600:113::/64 dev lo").CombinedOutput()
 		if err == nil {
 			var l net.Listener
-			if l, err = net.Listen("tcp4", "0.0.0.0:8080"); err == nil {
+			if l, err = net.Listen("tcp", ":8080"); err == nil {
 				s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "reached") })}
 				t.Cleanup(func() { s.Close() })
 				go func() { _ = s.Serve(l) }()
@@ -202,15 +202,17 @@ func TestOwnAddressesByRoute(t *testing.T) {
 	if err := <-listening; err != nil {
 		t.Fatal(err)
 	}
-	run := func(args ...string) string {
-		out, _ := space.run(home, binDir(t), append(append([]string{"run"}, args...), "--", "curl", "-sS", "-m", "10", "http://203.1.113.9:8080/")...)
-		return out
-	}
-	if out := run("--egress", "public"); strings.Contains(out, "reached") || !strings.Contains(out, "this machine's own") {
-		t.Errorf("by a preset: %s", out)
-	}
-	if out := run("--allow", "203.1.113.9:8080"); !strings.Contains(out, "reached") {
-		t.Errorf("by a rule that names it: %s", out)
+	for _, address := range []string{"203.1.113.9", "[2600:113::9]"} {
+		run := func(args ...string) string {
+			out, _ := space.run(home, binDir(t), append(append([]string{"run"}, args...), "--", "curl", "-sS", "-m", "10", "http://"+address+":8080/")...)
+			return out
+		}
+		if out := run("--egress", "public"); strings.Contains(out, "reached") || !strings.Contains(out, "this machine's own") {
+			t.Errorf("%s by a preset: %s", address, out)
+		}
+		if out := run("--allow", address+":8080"); !strings.Contains(out, "reached") {
+			t.Errorf("%s by a rule that names it: %s", address, out)
+		}
 	}
 }
 

@@ -7,10 +7,16 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/egress"
+	"github.com/sandpit-dev/sandpit/internal/netaddr"
 )
 
 // Close ends what goes on, and returns, whatever that is.
@@ -93,4 +99,73 @@ func TestResets(t *testing.T) {
 			t.Error("the origin sees a clean end")
 		}
 	})
+}
+
+// A connection that the sandbox may no longer have is not ended towards the origin as if all was sent.
+func TestEndedConnectionsAreNotWhole(t *testing.T) {
+	a := listen(t, echo)
+	in := join(t, sandpit.Egress{Allow: []string{at("127.0.0.1", a)}})
+	gateway, protocol := full(netip.AddrPortFrom(netaddr.Gateway4(), 9999))
+	l, err := gonet.ListenTCP(in.net.stack, gateway, protocol)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := in.dialAddr(netip.AddrPortFrom(netaddr.Gateway4(), 9999))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	inside, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := egress.Destination{Protocol: egress.TCP, Addr: a.Addr(), Port: a.Port()}
+	d := &dialler{rules: &in.net.rules, set: in.net.rules.Load(), to: to, flow: in.net.flows.begin(to), network: "tcp"}
+	conn, err := d.dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := &outward{Conn: conn, writing: make(chan struct{}), written: make(chan struct{})}
+	d.flow.open(func() { // as forward does, except for out
+		for _, ep := range in.net.stack.RegisteredEndpoints() {
+			ep.Abort()
+			if ep, ok := ep.(*tcp.Endpoint); ok {
+				_ = ep.LastError() // which the other direction may get, and then this one sees a clean end
+			}
+		}
+	}, func() error { return nil })
+	served := make(chan error, 1)
+	go func() {
+		served <- in.net.serve(&counted{TCPConn: inside.(*gonet.TCPConn), ctx: t.Context(), flow: d.flow, bounds: &in.net.bounds}, out, d)
+	}()
+	if _, err := io.WriteString(c, "hello\n"); err != nil {
+		t.Fatal(err)
+	}
+	<-out.writing
+	d.flow.cut(errTraffic)
+	close(out.written)
+	_ = conn.(*net.TCPConn).CloseRead() // so that the other direction ends, too
+	<-served
+	if out.ended.Load() {
+		t.Error("the origin is told that this was all")
+	}
+}
+
+// outward notes that its sending direction was ended. Its first Write takes until written.
+type outward struct {
+	net.Conn
+	writing, written chan struct{}
+	ended            atomic.Bool
+}
+
+func (c *outward) Write(b []byte) (int, error) {
+	close(c.writing)
+	<-c.written
+	return c.Conn.Write(b)
+}
+
+func (c *outward) CloseWrite() error {
+	c.ended.Store(true)
+	return nil
 }
