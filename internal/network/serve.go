@@ -37,6 +37,8 @@ const holdTime = 2 * time.Second
 //	a request of HTTP/1                 each request is checked       denied
 //	the preface of HTTP/2               each request is checked       the same after its SETTINGS, else denied
 //	a request of no version of HTTP     denied                        relayed
+//	another line of three words         relayed, until a header Host  relayed
+//	                                    or a response of HTTP/1
 //	TLS                                 the name is checked, and      the name is checked, then relayed
 //	                                    each request if a secret is
 //	                                    for the destination
@@ -56,16 +58,14 @@ func (n *Network) serve(in *counted, out net.Conn, d *dialler) error {
 	_ = in.SetReadDeadline(time.Time{})
 	if isTimeout(err) {
 		down.resume()
-		kind, err = kindOther, passPieces(r, out)
-	}
-	if errors.Is(err, errTooLate) {
-		d.flow.decide(sandpit.EgressDecision{Why: err.Error()})
-		return nil
-	}
-	if err != nil {
-		return ended(err)
+		kind, err = passPieces(r, out)
 	}
 	why := ""
+	if errors.Is(err, errTooLate) {
+		why = err.Error()
+	} else if err != nil {
+		return ended(err)
+	}
 	switch kind {
 	case kindHTTP, kindHTTP2:
 		switch {
@@ -84,6 +84,13 @@ func (n *Network) serve(in *counted, out net.Conn, d *dialler) error {
 		if why == "" && d.set.requests.About(d.to) && down.stop() {
 			return n.serveHTTP(in, r, down.from, d, d.set.requests.TLS, false)
 		}
+	case kindWords:
+		if down.suspect() {
+			err = passWords(r, out, down.spoke)
+		}
+		if errors.Is(err, errHost) {
+			why = err.Error()
+		}
 	case kindOther:
 	}
 	if why != "" {
@@ -91,12 +98,18 @@ func (n *Network) serve(in *counted, out net.Conn, d *dialler) error {
 		return nil
 	}
 	down.resume()
-	err = pass(out, r)
+	if err == nil {
+		err = pass(out, r)
+	}
 	if err == nil && !d.flow.wasEnded() { // else the origin would take a clean end for all
 		closeWrite(out)
 	}
 	if failed := ended(down.wait()); failed != nil {
 		err = failed // of which the other is a consequence
+	}
+	if errors.Is(err, errAnswer) {
+		d.flow.decide(sandpit.EgressDecision{Why: err.Error()})
+		return nil
 	}
 	if err = ended(err); err != nil {
 		return errors.New(intercept.Reason(err))
@@ -130,10 +143,12 @@ type relay struct {
 	done  chan struct{} // closed once it has ended
 	err   error         // why; to be read after done
 
-	mu      sync.Mutex
-	moved   bool   // something was copied, or all that comes shall be; guarded by mu
-	stopped bool   // before that; guarded by mu
-	held    []byte // that came first and was not copied, guarded by mu
+	mu        sync.Mutex
+	spoken    bool   // something was copied, guarded by mu
+	stopped   bool   // before that; guarded by mu
+	free      bool   // nothing is held back any more, guarded by mu
+	suspected bool   // the origin may be a server of HTTP/1 that must not be reached, guarded by mu
+	held      []byte // that came first and was not copied, guarded by mu
 }
 
 func (r *relay) start() {
@@ -160,26 +175,34 @@ func (r *relay) isStopped() bool {
 // noted notes that something is copied.
 type noted struct{ r *relay }
 
-var errHeld = errors.New("what the origin says is held back")
+var (
+	errHeld   = errors.New("what the origin says is held back")
+	errAnswer = errors.New("the origin has taken what can't be checked for a request of HTTP")
+)
 
 func (w noted) Write(b []byte) (int, error) {
-	if !w.r.note(b) {
-		return 0, errHeld
+	if err := w.r.note(b); err != nil {
+		return 0, err
 	}
 	return w.r.to.Write(b)
 }
 
-// note reports whether b may be copied, or holds it back. The beginning of HTTP/2 waits for what the
+// note returns an error if b may not be copied, or not yet. The beginning of HTTP/2 waits for what the
 // client says: if that is HTTP/2, too, both are spoken here.
-func (r *relay) note(b []byte) bool {
+func (r *relay) note(b []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.moved && (r.stopped || isSettings(b)) {
+	switch {
+	case r.spoken:
+		return nil
+	case r.suspected && bytes.HasPrefix(b, []byte("HTTP/")):
+		return errAnswer
+	case !r.free && (r.stopped || isSettings(b)):
 		r.held = bytes.Clone(b)
-		return false
+		return errHeld
 	}
-	r.moved = true
-	return true
+	r.spoken = true
+	return nil
 }
 
 // isSettings reports whether b begins with the frame by which a server begins HTTP/2 (RFC 9113,
@@ -194,14 +217,23 @@ func isSettings(b []byte) bool {
 func (r *relay) spoke() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.moved || r.held != nil
+	return r.spoken || r.held != nil
+}
+
+// suspect reports whether the origin is silent. If it is, it must not answer as a server of HTTP/1 does.
+func (r *relay) suspect() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.suspected = !r.spoken && r.held == nil
+	r.free = r.suspected
+	return r.suspected
 }
 
 // stop ends the relay before it has copied anything, so that from can be read by somebody else. It
 // reports false if something was copied, or the origin has ended.
 func (r *relay) stop() bool {
 	r.mu.Lock()
-	r.stopped = !r.moved
+	r.stopped = !r.spoken
 	stopped := r.stopped
 	r.mu.Unlock()
 	if !stopped {
@@ -220,7 +252,7 @@ func (r *relay) stop() bool {
 // resume goes on with what was held back, if anything was. From now on nothing is.
 func (r *relay) resume() {
 	r.mu.Lock()
-	r.moved = true
+	r.free = true
 	held := r.held
 	r.held = nil
 	r.mu.Unlock()
@@ -289,6 +321,7 @@ const (
 	kindHTTP   // a request of HTTP/1
 	kindHTTP2  // without TLS
 	kindUnsure // what some servers of HTTP take for a request, in no version of HTTP
+	kindWords  // what few servers do, if a header follows
 )
 
 // What begins a TLS record (RFC 8446, section 5.1); a ClientHello is recordHandshake.
@@ -329,28 +362,79 @@ func classify(r *bufio.Reader, more func()) (kind, error) {
 var errTooLate = errors.New("a request or TLS that begins in pieces, with long pauses, can't be checked")
 
 // passPieces passes on what may still become a request or TLS, piece by piece, until it is sure that
-// it is neither. If it becomes one, the error is errTooLate, and the origin has less than its name.
-func passPieces(r *bufio.Reader, out net.Conn) error {
+// it is kindWords or kindOther. If it becomes a request or TLS, the error is errTooLate, and the origin has less
+// than its name.
+func passPieces(r *bufio.Reader, out net.Conn) (kind, error) {
 	var passed []byte
 	for {
+		b, err := r.Peek(1)
+		if len(b) == 0 {
+			return kindOther, ended(err) // which the caller finds again
+		}
+		b, _ = r.Peek(r.Buffered())
+		passed = append(passed, b...)
+		kind, sure := looksLike(passed)
+		switch {
+		case sure && (kind == kindOther || kind == kindWords):
+			return kind, nil
+		case sure, len(passed) >= peekSize:
+			return kindOther, errTooLate
+		}
+		if _, err := out.Write(b); err != nil {
+			return kindOther, err
+		}
+		_, _ = r.Discard(len(b))
+	}
+}
+
+// errHost is why a connection ends of which few servers would take what the sandbox has sent for a request.
+var errHost = errors.New("a line with a Host follows what HTTP servers may take for a request, which can't be checked")
+
+// passWords passes on a line and what follows it, until the origin has spoken. The error is errHost if a header
+// with a host is among it, of which the origin has less than the name then.
+func passWords(r *bufio.Reader, out net.Conn, spoke func() bool) error {
+	header := hostHeader{inLine: true}
+	for !spoke() {
 		b, err := r.Peek(1)
 		if len(b) == 0 {
 			return ended(err) // which the caller finds again
 		}
 		b, _ = r.Peek(r.Buffered())
-		passed = append(passed, b...)
-		kind, sure := looksLike(passed)
-		if sure && kind != kindOther || len(passed) >= peekSize {
-			return errTooLate
+		if header.ends(b) && !spoke() {
+			return errHost
 		}
 		if _, err := out.Write(b); err != nil {
 			return err
 		}
 		_, _ = r.Discard(len(b))
-		if sure {
-			return nil
+	}
+	return nil
+}
+
+// hostHeader finds the name of the header Host, and the colon after it, at the beginning of a line. Lines end as
+// some servers end them.
+type hostHeader struct {
+	inLine bool // that is another one
+	seen   int  // bytes of the name
+}
+
+// ends reports whether b, which comes next, has the end of it.
+func (h *hostHeader) ends(b []byte) bool {
+	const name = "host"
+	for _, c := range b {
+		switch {
+		case c == '\n', c == '\r':
+			h.inLine, h.seen = false, 0
+		case h.inLine:
+		case h.seen == len(name) && c == ':':
+			return true
+		case h.seen < len(name) && c|0x20 == name[h.seen]:
+			h.seen++
+		case !space(rune(c)) || 0 < h.seen && h.seen < len(name):
+			h.inLine = true
 		}
 	}
+	return false
 }
 
 // preface is the line by which a client begins HTTP/2 (RFC 9113, section 3.4).
@@ -397,6 +481,8 @@ func looksLike(b []byte) (k kind, sure bool) {
 		return kindHTTP, true
 	case registered && mayRequest(method, string(line)), otherVersion().Match(line):
 		return kindUnsure, true
+	case len(strings.FieldsFunc(string(line), space)) > 2:
+		return kindWords, true
 	}
 	return kindOther, true
 }

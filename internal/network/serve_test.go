@@ -6,7 +6,10 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/egress"
@@ -64,11 +67,11 @@ func TestLooksLike(t *testing.T) {
 		preface: kindHTTP2, "\nPRI * HTTP/2.0\r\n": kindHTTP, "PRI * HTTP/2.1\r\n": kindHTTP, "PRI\t* HTTP/2.0\r\n": kindHTTP,
 		"GET /\r\n": kindUnsure, "\nPOST\u2003/x y\n": kindUnsure, "GET foo\r\n": kindUnsure, "PUT x:http://evil.test/ \n": kindUnsure, "PUT /\xff\n": kindUnsure,
 		"OPTIONS rtsp://good.test/ RTSP/1.0\r\n": kindUnsure, "DESCRIBE / RTSP/1.0\n": kindUnsure, "REGISTER sip:x SIP/2.0 \r\n": kindUnsure,
-		"get foo\r\n": kindOther, "get /a /b\r\n": kindOther, "get http://good.test/\r\n": kindOther, "gets a b\r\n": kindOther, "put 1 0 60 1\r\n": kindOther, "delete foo noreply\r\n": kindOther, "GET a b\n": kindOther,
+		"get foo\r\n": kindOther, "get /a /b\r\n": kindWords, "get http://good.test/\r\n": kindOther, "gets a b\r\n": kindWords, "put 1 0 60 1\r\n": kindWords, "delete foo noreply\r\n": kindWords, "GET a b\n": kindWords,
 		"CONNECT {\"verbose\":false}\r\n": kindOther, "CONNECT\r\n": kindOther, "GET\n": kindOther, "GET \n": kindOther, "PASS a/1.0\r\n": kindOther,
 		"\x15\x03\x01\x00\x02\x01\x70": kindTLS, "\x15\x04": kindOther, "\x14G": kindOther, "\x00\x00\x00\x54\x00\x03\x00\x00user": kindOther, "\x10\x0c\x00\x04MQTT": kindOther, "\x80\x2e\x01": kindOther,
 		"\x16\x03\x01": kindTLS, "\x16\x04": kindOther,
-		"SSH-2.0-x\r\n": kindOther, "EHLO me\r\n": kindOther, "\x00": kindOther, "{": kindOther, "NICK x\r\n": kindOther, "a1 LOGIN x y\r\n": kindOther, "GETX /x\n": kindOther,
+		"SSH-2.0-x\r\n": kindOther, "EHLO me\r\n": kindOther, "\x00": kindOther, "{": kindOther, "NICK x\r\n": kindOther, "a1 LOGIN x y\r\n": kindWords, "GETX /x\n": kindOther,
 		"0032git-upload-pack /x\x00": kindOther, "AMQP\x00": kindOther, "PING\r\n": kindOther, "*1\r\n": kindOther, "\r\n\x01": kindOther, "<stream": kindOther, "(x": kindOther,
 	} {
 		for i := 1; i < len(text); i++ {
@@ -104,6 +107,9 @@ func TestWhoSpeaksFirst(t *testing.T) {
 		"beanstalkd":                    {"put 1 0 60 1\r\nx\r\n", "passed", "passed"},
 		"NATS":                          {"CONNECT {\"verbose\":false,\"lang\":\"go\"}\r\nPING\r\n", "passed", "passed"},
 		"STOMP":                         {"CONNECT\naccept-version:1.2\n\n\x00", "passed", "passed"},
+		"words":                         {"frob /x y\r\nHosts: a\r\nX: host: b\r\n\"host\": c\r\n", "passed", "passed"},
+		"words with a host":             {"frob /x y\r\nHost: evil.test\r\n\r\n", "denied", "passed"},
+		"words with a host, otherwise":  {"frob /x y\r\nX: a\r \thOST\t : evil.test\r\n\r\n", "denied", "passed"},
 		"mail":                          {"EHLO me\r\n", "passed", "passed"},
 		"bytes":                         {"\x00\x01", "passed", "passed"},
 		"TLS for another name":          {clientHello(t, "evil.test"), "denied", "denied"},
@@ -150,6 +156,54 @@ func TestWhoSpeaksFirst(t *testing.T) {
 				t.Errorf("%s, greeted %t, is noted as %+v", name, greets, l[len(l)-1])
 			}
 		}
+	}
+}
+
+// A server that takes other words for a request is not reached by them as another host: neither in any pieces, nor
+// by a request after its first response.
+func TestWordsAsRequests(t *testing.T) {
+	var mu sync.Mutex
+	got := ""
+	a := listen(t, func(c net.Conn) { // as some read them
+		for r := bufio.NewReader(c); ; {
+			line, err := r.ReadString('\n')
+			mu.Lock()
+			got += line
+			mu.Unlock()
+			if err != nil {
+				return
+			}
+			if line == "\r\n" {
+				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+			}
+		}
+	})
+	for _, hold := range []time.Duration{holdTime, time.Millisecond} {
+		in := joinWaiting(t, granted(t, sandpit.Egress{Allow: []string{"good.test"}, Resolve: []string{"good.test:127.0.0.1"}}), waits{hold: hold})
+		for _, text := range []string{"frob /x y\r\nHost: evil.test\r\n\r\n", "frob /x y\r\nA: b\r\nConnection: keep-alive\r\n\r\n"} {
+			for _, size := range []int{1, 7, len(text)} {
+				c := in.must(at("good.test", a))
+				for rest := text; rest != ""; {
+					n := min(size, len(rest))
+					if _, err := io.WriteString(c, rest[:n]); err != nil {
+						break
+					}
+					rest = rest[n:]
+				}
+				if b, _ := io.ReadAll(c); len(b) > 0 {
+					t.Errorf("%q is answered with %q", text, b)
+				}
+				in.wait("the end", func() bool { l := in.net.Log().Flows; return !l[len(l)-1].Open })
+				if l := in.net.Log().Flows; l[len(l)-1].Allowed {
+					t.Errorf("%q is noted as %+v", text, l[len(l)-1])
+				}
+			}
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if strings.Contains(got, "evil") {
+		t.Errorf("the origin got %q", got)
 	}
 }
 
