@@ -47,8 +47,9 @@ import "encoding/binary"
 // An Access is a set of LANDLOCK_ACCESS_FS_* rights (include/uapi/linux/landlock.h).
 type Access uint64
 
-// The rights to write, and to read files and list directories.
+// The rights to write, to read files and list directories, and to execute.
 const (
+	Execute    Access = 1 << 0
 	WriteFile  Access = 1 << 1
 	ReadFile   Access = 1 << 2
 	ReadDir    Access = 1 << 3

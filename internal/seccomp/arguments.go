@@ -14,13 +14,18 @@ const (
 	// asm-generic/ioctls.h
 	tiocSTI, tiocLINUX, tiocSETD = 0x5412, 0x541C, 0x5423
 
-	// linux/sched.h: NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
+	// linux/if_tun.h
+	tunGetIff = 0x800454D2
+
+	// linux/sched.h: THREAD; NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
 	// NEWTIME lies where clone has the exit signal and is for clone3 alone.
-	cloneNew = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
+	cloneThread = 0x00010000
+	cloneNew    = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
 
 	// linux/prctl.h
 	prGetSeccomp, prSetSeccomp = 21, 22
 	prSetMM, prSchedCore       = 35, 62
+	prSetVMA                   = 0x53564D41
 
 	// linux/seccomp.h
 	seccompSetModeFilter, seccompFilterFlagTSYNC = 1, 1
@@ -34,6 +39,7 @@ const (
 	// linux/fcntl.h, asm-generic/fcntl.h
 	fSetLease, fNotify, fSetDeleg = 1024, 1026, 1040
 	oCreat, oTmpfile              = 0o100, 0o20000000
+	oAccMode, oTrunc              = 0o3, 0o1000
 
 	// linux/sched.h
 	schedOther, schedBatch, schedIdle = 0, 3, 5

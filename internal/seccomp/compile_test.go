@@ -77,6 +77,7 @@ func odd() []uint64 {
 		mapHugeTLB, mapHugeTLB | 0x22, 0x22, mfdHugeTLB | 1, 0xFFFFFFFF, 0x7FFFFFFF, 0x80000000,
 		soAttachFilter, soAttachBPF, soAttachReusePortCBPF, soAttachReusePortEBPF, prGetSeccomp, prSetSeccomp,
 		fSetLease, fNotify, fSetDeleg, schedResetOnFork, schedResetOnFork | 1, sISUID | 0o755, sISGID, 0o6755, oCreat, oTmpfile | 1,
+		tunGetIff, oAccMode, oTrunc, cloneThread, 0x50F00, cloneThread | 0x10000000, prSetVMA, // of a Go thread
 		keyHigh << 32, keyLow << 32, keyHigh<<32 | seccompSetModeFilter, keyLow<<32 | seccompFilterFlagTSYNC, keyHigh, keyLow,
 	} {
 		vs = append(vs, v, v|1<<32, v|0xFFFFFFFF<<32, v|1<<63)
@@ -93,6 +94,7 @@ var filters = []struct {
 }{
 	{"base", newPolicy(), Program, Compile},
 	{"mount", newMountPolicy(), MountProgram, CompileMount},
+	{"network", newNetworkPolicy(), func(goarch string) []Instruction { return NetworkProgram(goarch, keyLow) }, CompileNetwork},
 }
 
 // eachFilter runs a test for each program of each architecture.
@@ -180,7 +182,7 @@ func TestPolicyIsComplete(t *testing.T) {
 		}
 	}
 	grouped := map[string]bool{}
-	for _, groups := range [][]group{mountGroups(), groups()} {
+	for _, groups := range [][]group{mountGroups(), networkGroups(), groups()} {
 		clear(grouped)
 		for _, g := range groups {
 			for _, c := range g.calls {
@@ -210,7 +212,7 @@ func TestGenerated(t *testing.T) {
 			}
 		}
 	}
-	if Program("riscv64") != nil || MountProgram("riscv64") != nil {
+	if Program("riscv64") != nil || MountProgram("riscv64") != nil || NetworkProgram("riscv64", 1) != nil {
 		t.Error("a program for an architecture without a policy")
 	}
 }

@@ -113,7 +113,7 @@ func withoutLandlock(err error) []sandpit.Gap {
 	}
 	return []sandpit.Gap{
 		gap(feature.NestedMounts, "two sandboxes together could replace what is mounted read-only inside a writable mount"),
-		gap(feature.Landlock, "write paths are enforced only by read-only mounts, and a sandbox can read masked files of /proc through a descriptor that another one passed to it over a shared mount before it ended"),
+		gap(feature.Landlock, "write paths are enforced only by read-only mounts, and a sandbox can read masked files of /proc through a descriptor that another one passed to it over a shared mount before it ended; the network process of a server can read what its user can"),
 	}
 }
 

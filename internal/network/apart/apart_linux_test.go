@@ -27,6 +27,9 @@ import (
 
 // TestMain makes the test binary the process, too.
 func TestMain(m *testing.M) {
+	if os.Args[0] == confinedName {
+		os.Exit(confined(os.Args[1], os.Args[2], os.Args[3]))
+	}
 	if IsProcess(os.Args) {
 		os.Exit(Process())
 	}
@@ -135,6 +138,15 @@ func TestHungProcess(t *testing.T) {
 	if err := unix.Kill(was, unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	testkit.Until(t, "it has stopped", func() bool { // until then it may answer
+		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", was))
+		for _, thread := range threads {
+			if text, err := os.ReadFile(thread); err == nil && !strings.Contains(string(text), "\nState:\tT") {
+				return false
+			}
+		}
+		return len(threads) > 0
+	})
 	if err := left.Close(); err != nil {
 		t.Error(err)
 	}
@@ -199,6 +211,15 @@ func TestRights(t *testing.T) {
 	}
 	if after(status, "NoNewPrivs:") != "1" {
 		t.Error("it may get privileges")
+	}
+	threads, err := filepath.Glob(filepath.Join(dir, "task/*/status"))
+	if err != nil || len(threads) == 0 {
+		t.Errorf("its threads are %v, %v", threads, err)
+	}
+	for _, thread := range threads {
+		if text, err := os.ReadFile(thread); err == nil && !strings.Contains(string(text), "\nSeccomp:\t2\n") {
+			t.Errorf("%s: it has no filter", thread)
+		}
 	}
 	// The kernel gives the files of an undumpable process to root (proc_pid_mem(5)).
 	if info, err := os.Stat(filepath.Join(dir, "mem")); err != nil || info.Sys().(*syscall.Stat_t).Uid != 0 {

@@ -49,32 +49,6 @@ func Process() int {
 	return 0
 }
 
-// confine gives up what the process does not need, and returns what it could not give up.
-func confine() (gaps []string, err error) {
-	// Nobody reads secrets from its memory: no core dump, no ptrace, no /proc/PID/mem.
-	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return nil, fmt.Errorf("becoming undumpable: %w", err)
-	}
-	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
-	raiseFiles()
-	limitMemory()
-	limitThreads()
-	if os.Geteuid() == 0 {
-		if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(nobody), syscall.Setuid(nobody)); err != nil {
-			gaps = append(gaps, fmt.Sprintf("it stays root: becoming user %d: %v", nobody, err)) // as in a user namespace that lacks it
-		}
-	}
-	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var caps [2]unix.CapUserData
-	if err := unix.Capget(&head, &caps[0]); err != nil {
-		return nil, fmt.Errorf("reading the capabilities: %w", err)
-	}
-	if left := uint64(caps[1].Permitted)<<32 | uint64(caps[0].Permitted); left != 0 {
-		gaps = append(gaps, fmt.Sprintf("it keeps the capabilities %#x", left))
-	}
-	return gaps, nil
-}
-
 // raiseFiles lets the process open many files, two for each connection.
 func raiseFiles() {
 	const wanted = 1 << 20 // the default of fs.nr_open

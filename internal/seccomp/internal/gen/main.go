@@ -88,6 +88,7 @@ func programs() []byte {
 		}{
 			{"Program", "policy", seccomp.Compile(a)},
 			{"MountProgram", "policy for writable mounts", seccomp.CompileMount(a)},
+			{"NetworkProgram", "policy of the network process", seccomp.CompileNetwork(a)},
 		} {
 			fmt.Fprintf(&b, "// %s%s is the %s compiled: %d instructions.\n", a.Name, p.name, p.what, len(p.code))
 			fmt.Fprintf(&b, "var %s%s = [...]Instruction{\n", a.Name, p.name)
