@@ -28,7 +28,14 @@ import (
 const (
 	MaxHead         = 64 << 10  // of a request's header; parsed, it takes several times as much
 	MaxResponseHead = 256 << 10 // of a response's header
-	MaxUnread       = 1 << 20   // of all responses over HTTP/2 that the sandbox has not read
+	MaxUnread       = 256 << 10 // of a response over HTTP/2 that the sandbox has not read
+)
+
+// Requests at once over HTTP/2.
+const (
+	allStreams = 512 // on all connections of a sandbox that have more than minStreams
+	maxStreams = 32  // on a connection
+	minStreams = 4   // of a connection beside many others
 )
 
 const idleTimeout = 5 * time.Minute // between requests
@@ -84,9 +91,15 @@ func (s *Server) Serve(in Conn, r *bufio.Reader, out net.Conn, c Connection) err
 		// connection counts as the sandbox's for as long as it waits.
 		MaxResponseHeaderBytes: MaxResponseHead,
 	}
+	streams := 0
+	if c.TLS != nil || c.HTTP2 {
+		var release func()
+		streams, release = s.shareStreams()
+		defer release()
+		speakHTTP2(transport, streams)
+	}
 	transport.Protocols.SetHTTP1(!c.HTTP2)
 	if c.HTTP2 {
-		speakHTTP2(transport)
 		transport.Protocols.SetUnencryptedHTTP2(true)
 	}
 	scheme := "http"
@@ -152,6 +165,7 @@ func (s *Server) Serve(in Conn, r *bufio.Reader, out net.Conn, c Connection) err
 				return // its client is gone
 			}
 			defer release()
+			proceed(w, r)
 			tries := s.newAttempts(r, terms, c.To, c.TLS != nil)
 			for more := true; more; terms, more = s.terms(), tries.more {
 				tries.more = false
@@ -167,7 +181,7 @@ func (s *Server) Serve(in Conn, r *bufio.Reader, out net.Conn, c Connection) err
 				proxy.ServeHTTP(hidingWriter{w, e}, r)
 			}
 		}),
-		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams}, Protocols: new(http.Protocols),
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: streams}, Protocols: new(http.Protocols),
 		MaxHeaderBytes: MaxHead, IdleTimeout: idleTimeout, ReadHeaderTimeout: s.head,
 		ErrorLog:    log.New(io.Discard, "", 0),
 		BaseContext: func(net.Listener) context.Context { return s.ctx },
@@ -189,6 +203,19 @@ func (s *Server) Serve(in Conn, r *bufio.Reader, out net.Conn, c Connection) err
 		return nil
 	}
 	return err
+}
+
+// shareStreams returns how many requests at once a connection over HTTP/2 may have, until release is called.
+func (s *Server) shareStreams() (n int, release func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n = min(max((allStreams-s.streams)/8, minStreams), maxStreams)
+	s.streams += n
+	return n, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.streams -= n
+	}
 }
 
 // Reason returns why a connection failed, without the addresses of this machine and its networks, which
@@ -337,6 +364,19 @@ func originTarget(r *http.Request) bool {
 		return r.Method == http.MethodOptions
 	}
 	return strings.HasPrefix(u.Path, "/")
+}
+
+// proceed asks for the body of a request that waits until it is wanted, and has it wanted: an origin that answers
+// such a request before it asks for the body may never get that from Go's transport, and Go's server
+// would ask while another response is written.
+func proceed(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("Expect") == "" {
+		return
+	}
+	r.Header.Del("Expect")
+	if r.ProtoMajor == 1 && r.ProtoAtLeast(1, 1) && r.ContentLength != 0 {
+		w.WriteHeader(http.StatusContinue)
+	}
 }
 
 // refuse answers a request that is not allowed.

@@ -11,6 +11,7 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -75,6 +76,9 @@ type Server struct {
 	head  time.Duration       // for a request's header, from its first bytes
 	start func(func())        // starts a function, which ends with ctx
 	held  *semaphore.Weighted // bytes: see maxHeld
+
+	mu      sync.Mutex
+	streams int // of HTTP/2 that connections may have; guarded by mu
 }
 
 // NewServer returns a server whose connections end with ctx, at the latest. Its terms are what terms returns at

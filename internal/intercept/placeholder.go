@@ -428,7 +428,11 @@ type hidingWriter struct {
 
 func (w hidingWriter) WriteHeader(status int) {
 	if status < http.StatusOK {
-		w.exchange.hideHeader(w.Header())
+		h := w.Header()
+		w.exchange.hideHeader(h)
+		// With this, which no such response has, the server sends a copy of h over HTTP/2. Else it may read h
+		// while ReverseProxy clears it, if the sandbox cancels the request: that ends the process.
+		h["Content-Length"] = nil
 	}
 	w.ResponseWriter.WriteHeader(status)
 }

@@ -16,9 +16,7 @@ import (
 )
 
 const (
-	maxStreams       = 32        // requests at once on a connection over HTTP/2
-	maxUnread        = 256 << 10 // bytes of a response over HTTP/2 that the sandbox has not read
-	maxSessions      = 64        // with origins, that are kept to be resumed
+	maxSessions      = 64 // with origins, that are kept to be resumed
 	handshakeTimeout = 20 * time.Second
 )
 
@@ -131,13 +129,12 @@ func (o *outside) transport(t *http.Transport) {
 			return nil, context.Cause(o.ctx)
 		}
 	}
-	t.ExpectContinueTimeout = time.Second // as curl waits
-	speakHTTP2(t)
 	t.Protocols.SetHTTP2(true)
 }
 
-// speakHTTP2 bounds what t may hold of HTTP/2.
-func speakHTTP2(t *http.Transport) {
-	t.MaxConnsPerHost = 0 // the streams of HTTP/2 may need one each, of an origin without it
-	t.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: maxUnread, MaxReceiveBufferPerConnection: MaxUnread}
+// speakHTTP2 lets t have a number of streams at once, and bounds what it holds of them. Responses that nobody reads
+// leave room for the others.
+func speakHTTP2(t *http.Transport, streams int) {
+	t.MaxConnsPerHost, t.MaxIdleConnsPerHost = 0, streams // they may need one each, of an origin without HTTP/2
+	t.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: MaxUnread, MaxReceiveBufferPerConnection: streams * MaxUnread}
 }

@@ -653,9 +653,12 @@ func TestInterceptedStreams(t *testing.T) {
 			}
 			ws.Close()
 		}
-		// Expect: 100-continue, whose body is only sent once the origin wants it.
+		// Expect: 100-continue, whose body is only sent once it is wanted. Also if the origin answers before.
 		if status, text := do(t, b.client("good.test", o.port, inside), "PUT", o.url("/whole"), strings.NewReader("body"), "Expect", "100-continue"); status != 200 || text != "body" {
 			t.Errorf("100-continue: %d %q", status, text)
+		}
+		if status, text := do(t, b.client("good.test", o.port, inside), "PUT", o.url("/echo"), strings.NewReader("body"), "Expect", "100-continue"); status != 200 || text != "body" {
+			t.Errorf("100-continue with an early answer: %d %q", status, text)
 		}
 	})
 }
