@@ -181,7 +181,7 @@ func (f *frames) piece(out []byte) ([]byte, error) {
 		if f.text.err = nil; final {
 			f.text.err = io.EOF // nothing is held back
 		}
-		f.text.substitute()
+		f.text.substitute(false)
 		if f.text.err != nil && !errors.Is(f.text.err, io.EOF) {
 			return out, f.text.err
 		}

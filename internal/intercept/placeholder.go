@@ -26,6 +26,7 @@ import (
 const (
 	minPlaceholder = 16        // bytes: no program sends one by chance
 	minHidden      = 8         // bytes of a value that is taken out of responses: shorter ones occur by chance
+	maxEarly       = 3         // bytes of a value's beginning that come back before it is known to be one
 	maxWholeBody   = 256 << 10 // bytes of a body that keeps its length when a value is put in
 	maxFormer      = 32        // secrets that were replaced or removed, whose values are still taken out of responses
 )
@@ -181,12 +182,17 @@ func (ss secrets) put(r *http.Request, to egress.Destination, secure bool) (*htt
 		if s.Body {
 			value := inBodyOf(r, string(s.Value))
 			e.hide(s, value)
-			inBody = append(inBody, substitution{find: []byte(s.Placeholder), put: []byte(value)})
+			inBody = append(inBody, substitution{find: []byte(s.Placeholder), put: []byte(value), late: func() error {
+				return e.deny("secret "+s.Name, "the placeholder of secret %q comes in pieces, with long pauses, so that its value can't be put in", s.Name)
+			}})
 		}
 	}
 	replaced := len(inBody) > 0
 	for _, s := range others {
-		inBody = append(inBody, substitution{find: []byte(s.Placeholder), refuse: func() error { return e.misplaced(s, to) }})
+		inBody = append(inBody, substitution{
+			find: []byte(s.Placeholder), refuse: func() error { return e.misplaced(s, to) },
+			early: len(s.Placeholder), // of which a part is worth nothing
+		})
 	}
 	e.body(r, inBody, replaced)
 	e.trailer = func(h http.Header) error { // not of basic authentication, which e would have to note while the response comes in
@@ -302,9 +308,10 @@ func (e *exchange) body(r *http.Request, subs []substitution, replaced bool) {
 	body := newSubstituted(r.Body, subs)
 	r.Body = body
 	switch {
-	case r.ContentLength > maxWholeBody:
+	case r.ContentLength > maxWholeBody, r.ContentLength < 0:
 		if replaced {
 			r.ContentLength = -1
+			body.waiting = r.Context()
 		}
 	case r.ContentLength > 0: // it is refused whole, and some origins want to know its length
 		whole, err := io.ReadAll(body)
@@ -348,7 +355,7 @@ func (e *exchange) hide(s secret, value string) {
 	// As long as the value, so that lengths stay right.
 	cover := bytes.Repeat([]byte("*"), len(value))
 	copy(cover, s.Placeholder)
-	e.hidden = append(e.hidden, substitution{find: []byte(value), put: cover})
+	e.hidden = append(e.hidden, substitution{find: []byte(value), put: cover, early: min(maxEarly, len(value)/4)})
 }
 
 // hideResponse takes values out of a response that echoes them, so that they don't come back into the

@@ -2,14 +2,26 @@ package intercept
 
 import (
 	"bytes"
+	"context"
 	"io"
+	"time"
 )
 
 // A substitution replaces a text, or refuses it.
 type substitution struct {
 	find, put []byte
 	refuse    func() error // if set, reading ends with its error
+
+	// early is how many bytes of a text that may be found go on before the rest is there. A stream whose
+	// writer waits for an answer to them would stand still otherwise. The text is still found.
+	early int
+
+	// late, if set, makes all of them go on after holdTime. Reading ends with its error if the text is found then.
+	late func() error
 }
+
+// holdTime is how long the beginning of a text with substitution.late is held back. Pieces of one text come faster.
+const holdTime = time.Second
 
 // substituted is a body with substitutions. It holds back only what may be the beginning of a
 // text to find, so that streams are not delayed.
@@ -23,7 +35,12 @@ type substituted struct {
 	// then on, if that has changed.
 	refresh func() ([]substitution, bool)
 
-	input  []byte // that was read and is not in output yet
+	// waiting, if set, ends the goroutine that reads ahead, so that substitution.late is heeded.
+	waiting context.Context //nolint:containedctx // of the request
+	pieces  chan piece
+
+	input  []byte // that was read and may begin something to find
+	passed int    // bytes of input that have gone to output
 	output []byte // that can be returned, before the rest
 	spare  []byte // memory of output
 	err    error  // after output
@@ -35,22 +52,33 @@ func newSubstituted(from io.ReadCloser, subs []substitution) *substituted {
 	return &substituted{from: from, subs: subs, next: make([]int, len(subs))}
 }
 
+// A piece is what one Read has returned.
+type piece struct {
+	text []byte
+	err  error
+}
+
 func (b *substituted) Read(to []byte) (int, error) {
 	for len(b.output) == 0 {
 		if b.err != nil {
 			return 0, b.err
 		}
-		n := len(b.input)
-		b.input = append(b.input, make([]byte, substituteSize)...)
-		read, err := b.from.Read(b.input[n:])
-		b.input = b.input[:n+read]
-		b.err = err
+		late := false
+		if b.waiting != nil {
+			late = b.readAhead()
+		} else {
+			n := len(b.input)
+			b.input = append(b.input, make([]byte, substituteSize)...)
+			read, err := b.from.Read(b.input[n:])
+			b.input, b.err = b.input[:n+read], err
+		}
 		if b.refresh != nil {
 			if subs, changed := b.refresh(); changed {
 				b.subs, b.next = subs, make([]int, len(subs))
 			}
 		}
-		b.substitute()
+		err := b.err
+		b.substitute(late)
 		if err != nil && b.ended != nil {
 			b.ended()
 			b.ended = nil
@@ -61,10 +89,46 @@ func (b *substituted) Read(to []byte) (int, error) {
 	return n, nil
 }
 
+// readAhead reads the next piece into input. It reports true instead if there is none within holdTime while
+// something is held back.
+func (b *substituted) readAhead() (late bool) {
+	if b.pieces == nil {
+		b.pieces = make(chan piece)
+		go func() { // ends with the request, as from does
+			for err := error(nil); err == nil; {
+				p := piece{text: make([]byte, substituteSize)}
+				n := 0
+				n, err = b.from.Read(p.text)
+				p.text, p.err = p.text[:n], err
+				select {
+				case b.pieces <- p:
+				case <-b.waiting.Done():
+					return
+				}
+			}
+		}()
+	}
+	var over <-chan time.Time
+	if len(b.input) > b.passed {
+		timer := time.NewTimer(holdTime)
+		defer timer.Stop()
+		over = timer.C
+	}
+	select {
+	case p := <-b.pieces:
+		b.input, b.err = append(b.input, p.text...), p.err
+	case <-b.waiting.Done():
+		b.err = context.Cause(b.waiting)
+	case <-over:
+		return true
+	}
+	return false
+}
+
 func (b *substituted) Close() error { return b.from.Close() }
 
-// substitute moves input to output.
-func (b *substituted) substitute() {
+// substitute moves input to output, except for what may begin something to find.
+func (b *substituted) substitute(late bool) {
 	out := b.spare[:0]
 	seek := func(i, from int) {
 		b.next[i] = bytes.Index(b.input[from:], b.subs[i].find)
@@ -90,35 +154,50 @@ func (b *substituted) substitute() {
 			break
 		}
 		s := &b.subs[first]
-		out = append(out, b.input[at:b.next[first]]...)
+		out = append(out, b.unpassed(at, b.next[first])...)
+		gone := max(b.passed-b.next[first], 0) // of the text
 		at = b.next[first] + len(s.find)
-		if s.refuse != nil {
-			b.err = s.refuse()
-			b.input, b.output = nil, out
+		refuse := s.refuse
+		if refuse == nil && gone > 0 {
+			refuse = s.late
+		}
+		if refuse != nil {
+			b.err = refuse()
+			b.input, b.passed, b.output = nil, 0, out
 			return
 		}
-		out = append(out, s.put...)
+		out = append(out, s.put[min(gone, len(s.put)):]...)
 	}
-	keep := 0
+	keep, hold := 0, 0
 	if b.err == nil {
-		keep = b.begun(b.input[at:])
+		keep, hold = b.begun(b.input[at:], late)
 	}
 	end := len(b.input) - keep
-	out = append(out, b.input[at:end]...)
+	out = append(out, b.unpassed(at, len(b.input)-hold)...)
+	b.passed = max(keep-hold, b.passed-end)
 	b.input = append(b.input[:0], b.input[end:]...)
 	b.output, b.spare = out, out
 }
 
-// begun returns how many bytes at the end of text may begin something to find.
-func (b *substituted) begun(text []byte) (n int) {
+// unpassed returns a part of input without what has gone to output already.
+func (b *substituted) unpassed(from, to int) []byte {
+	return b.input[max(from, b.passed):max(from, to, b.passed)]
+}
+
+// begun returns how many bytes at the end of text may begin something to find, and how many of them are held
+// back.
+func (b *substituted) begun(text []byte, late bool) (keep, hold int) {
 	for _, s := range b.subs {
-		for k := min(len(s.find)-1, len(text)); k > n; k-- {
+		for k := min(len(s.find)-1, len(text)); k > 0; k-- {
 			tail := text[len(text)-k:]
 			if tail[0] == s.find[0] && bytes.HasPrefix(s.find, tail) {
-				n = k
+				keep = max(keep, k)
+				if !late || s.late == nil {
+					hold = max(hold, k-s.early)
+				}
 				break
 			}
 		}
 	}
-	return n
+	return keep, hold
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
+	"time"
 )
 
 // Texts are found however they are cut into pieces, and nothing else is changed.
@@ -41,5 +43,75 @@ func TestSubstitution(t *testing.T) {
 		if got, err := io.ReadAll(b); string(got) != "before " || !errors.Is(err, broken) {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
+	}
+}
+
+// What may begin a text is not held back without limit: its writer may wait for an answer to it. The text is found
+// nevertheless.
+func TestSubstitutionInStreams(t *testing.T) {
+	const value, placeholder = "real-value-0123", "sandpit-placeholder"
+	refused := errors.New("refused")
+	mask := substitution{find: []byte(value), put: []byte("***************"), early: maxEarly}
+	refuse := substitution{find: []byte(placeholder), refuse: func() error { return refused }, early: len(placeholder)}
+	put := substitution{find: []byte(placeholder), put: []byte(value), late: func() error { return refused }}
+	for name, c := range map[string]struct {
+		subs   []substitution
+		pieces []string // that are written, each after a pause
+		want   []string // what is read after each
+		bad    bool
+	}{
+		"the beginning of a value":             {subs: []substitution{mask}, pieces: []string{"hear", "!"}, want: []string{"hear", "!"}},
+		"more of a value":                      {subs: []substitution{mask}, pieces: []string{"real-", "ly"}, want: []string{"rea", "l-ly"}},
+		"a value":                              {subs: []substitution{mask}, pieces: []string{"a r", "e", "a", "l", "-value-01", "23", "."}, want: []string{"a r", "e", "a", "", "", "************", "."}},
+		"a value after its own beginning":      {subs: []substitution{mask}, pieces: []string{"rea", "real-value-0123"}, want: []string{"rea", "***************"}},
+		"the beginning of a placeholder":       {subs: []substitution{refuse}, pieces: []string{"yes", "sandpit-place", "s"}, want: []string{"yes", "sandpit-place", "s"}},
+		"a placeholder that is refused":        {subs: []substitution{refuse}, pieces: []string{"sandpit-", "placeholder"}, want: []string{"sandpit-", ""}, bad: true},
+		"the beginning of one that is put in":  {subs: []substitution{put, mask}, pieces: []string{"yes", "no"}, want: []string{"yes", "no"}},
+		"one that is put in":                   {subs: []substitution{put}, pieces: []string{"a sandpit-placeholder", "."}, want: []string{"a real-value-0123", "."}},
+		"one that is put in comes with pauses": {subs: []substitution{put}, pieces: []string{"yes", "andpit-placeholder"}, want: []string{"yes", ""}, bad: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, w := io.Pipe()
+				b := newSubstituted(r, c.subs)
+				b.waiting = t.Context()
+				got := make(chan string)
+				var failed error
+				go func() {
+					defer close(got)
+					for buf := make([]byte, 100); ; {
+						n, err := b.Read(buf)
+						if n > 0 {
+							got <- string(buf[:n])
+						}
+						if err != nil {
+							failed = err
+							return
+						}
+					}
+				}()
+				for i, piece := range c.pieces {
+					_, _ = io.WriteString(w, piece)
+					text := ""
+					for pause := time.After(2 * holdTime); ; {
+						select {
+						case next, ok := <-got:
+							if text += next; ok {
+								continue
+							}
+						case <-pause:
+						}
+						break
+					}
+					if text != c.want[i] {
+						t.Errorf("%q is %q, not %q", piece, text, c.want[i])
+					}
+				}
+				w.Close()
+				if text, open := <-got; open || errors.Is(failed, refused) != c.bad {
+					t.Errorf("at the end: %q, %v", text, failed)
+				}
+			})
+		})
 	}
 }
