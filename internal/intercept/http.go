@@ -162,7 +162,7 @@ func (s *Server) Serve(in Conn, r *bufio.Reader, out net.Conn, c Connection) err
 			terms := s.terms()
 			release, err := s.hold(r, terms.secrets, c.To, c.TLS != nil)
 			if err != nil {
-				return // its client is gone
+				panic(http.ErrAbortHandler) // its client is gone, and would take the end for an answer
 			}
 			defer release()
 			proceed(w, r)

@@ -230,7 +230,8 @@ func (e *exchange) fields(h http.Header, others secrets, to egress.Destination, 
 			}
 			values[i] = next
 		}
-		if i := others.in(name); i >= 0 {
+		name = strings.ToLower(name)
+		if i := slices.IndexFunc(others, func(s secret) bool { return strings.Contains(name, strings.ToLower(s.Placeholder)) }); i >= 0 {
 			return e.misplaced(others[i], to)
 		}
 	}

@@ -25,11 +25,13 @@ func TestHeldRequests(t *testing.T) {
 		to    egress.Destination
 		size  int64
 		hash  string
+		plain bool
 		fit   int
 	}{
-		{"small bodies to others", egress.Destination{Protocol: egress.TCP, Host: "a.test", Port: 443}, maxWholeBody, "", maxHeld / maxWholeBody},
-		{"bodies whose hash is not said", to, maxSignedBody, "", maxHeld / maxSignedBody},
-		{"signed chunks", to, 1 << 30, sigv4.Streaming + "AWS4-HMAC-SHA256-PAYLOAD", maxHeld / sigv4.MaxChunk},
+		{"small bodies to others", egress.Destination{Protocol: egress.TCP, Host: "a.test", Port: 443}, maxWholeBody, "", false, maxHeld / maxWholeBody},
+		{"bodies whose hash is not said", to, maxSignedBody, "", false, maxHeld / maxSignedBody},
+		{"signed chunks", to, 1 << 30, sigv4.Streaming + "AWS4-HMAC-SHA256-PAYLOAD", false, maxHeld / sigv4.MaxChunk},
+		{"small bodies in plain HTTP", to, maxWholeBody, "UNSIGNED-PAYLOAD", true, maxHeld / maxWholeBody},
 	} {
 		s := &Server{held: semaphore.NewWeighted(maxHeld)}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -41,12 +43,12 @@ func TestHeldRequests(t *testing.T) {
 		r.Header.Set(sigv4.HashHeader, c.hash)
 		var last func()
 		for range c.fit {
-			if last, err = s.hold(r, ss, c.to, true); err != nil {
+			if last, err = s.hold(r, ss, c.to, !c.plain); err != nil {
 				t.Fatalf("%s: %v", c.about, err)
 			}
 		}
 		cancel()
-		if _, err := s.hold(r, ss, c.to, true); err == nil {
+		if _, err := s.hold(r, ss, c.to, !c.plain); err == nil {
 			t.Errorf("%s: more than %d are held", c.about, c.fit)
 		}
 		last()

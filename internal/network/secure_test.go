@@ -324,6 +324,7 @@ func TestMisplacedPlaceholders(t *testing.T) {
 			header []string
 		}{
 			"header":     {"/", nil, []string{"X-Key", otherHolder}},
+			"name":       {"/", nil, []string{"X-" + otherHolder, "x"}},
 			"basic":      {"/", nil, []string{"Authorization", basic.Header.Get("Authorization")}},
 			"query":      {"/?" + otherHolder, nil, nil},
 			"path":       {"/" + otherHolder, nil, nil},
@@ -335,7 +336,7 @@ func TestMisplacedPlaceholders(t *testing.T) {
 				t.Errorf("%s: %d %s", name, status, text)
 			}
 		}
-		if l := b.Log(); len(l.Denials) != 1 || l.Denials[0].Count != 7 {
+		if l := b.Log(); len(l.Denials) != 1 || l.Denials[0].Count != 8 {
 			t.Errorf("denials: %+v", l.Denials)
 		}
 	})
@@ -422,6 +423,9 @@ func TestStoredSecrets(t *testing.T) {
 	both(t, func(t *testing.T, inside, outside bool) {
 		var stored string
 		o := newOrigin(t, outside, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("If-Range") != "" {
+				t.Error("a range is asked for")
+			}
 			switch {
 			case r.Method == "PUT":
 				stored = r.Header.Get("X-Key")
@@ -439,7 +443,7 @@ func TestStoredSecrets(t *testing.T) {
 		if status, text := do(t, c, "PUT", o.url("/"), nil, "X-Key", placeholder); status != 200 || stored != value {
 			t.Fatal(status, text, stored)
 		}
-		for _, header := range [][]string{{"Accept-Encoding", "gzip"}, {"Range", "bytes=0-9"}, {"Range", "bytes=10-"}} {
+		for _, header := range [][]string{{"Accept-Encoding", "gzip"}, {"Range", "bytes=0-9"}, {"Range", "bytes=10-", "If-Range", `"x"`}} {
 			if status, text := do(t, c, "GET", o.url("/"), nil, header...); status != 200 || text != placeholder[:len(value)] {
 				t.Errorf("%s: %d %q", header, status, text)
 			}
@@ -456,10 +460,10 @@ func TestSecretsInTrailers(t *testing.T) {
 			all <- fmt.Sprint(r.Trailer.Get("X-Key"), err)
 		}))
 		b := newSandboxed(t, o.terms(t, o.twoSecrets(false, false), "good.test:PORT"))
-		send := func(method, body, text string) *http.Response {
+		send := func(method, body, name, text string) *http.Response {
 			r, _ := http.NewRequestWithContext(t.Context(), method, o.url("/"), io.MultiReader(strings.NewReader(body)))
 			r.TransferEncoding = []string{"chunked"}
-			r.Trailer = http.Header{"X-Key": {text}}
+			r.Trailer = http.Header{name: {text}}
 			res, err := b.client("good.test", o.port, inside).Do(r)
 			if err != nil {
 				t.Fatal(err)
@@ -469,15 +473,17 @@ func TestSecretsInTrailers(t *testing.T) {
 		}
 		for _, method := range []string{"POST", "GET"} {
 			for _, body := range []string{"body", ""} {
-				res := send(method, body, placeholder)
+				res := send(method, body, "X-Key", placeholder)
 				if got := <-all; res.StatusCode != http.StatusOK || got != value+"<nil>" {
 					t.Errorf("%s with %q: %s, the origin got %q", method, body, res.Status, got)
 				}
 			}
 		}
-		res := send("POST", "body", otherHolder)
-		if got := <-all; res.StatusCode != http.StatusForbidden || strings.Contains(got, otherHolder) || strings.Contains(got, otherValue) {
-			t.Errorf("another's: %s, the origin got %q", res.Status, got)
+		for name, text := range map[string]string{"X-Key": otherHolder, "X-" + otherHolder: "x"} {
+			res := send("POST", "body", name, text)
+			if got := <-all; res.StatusCode != http.StatusForbidden || strings.Contains(got, otherHolder) || strings.Contains(got, otherValue) {
+				t.Errorf("another's in %s: %s, the origin got %q", name, res.Status, got)
+			}
 		}
 	})
 }
@@ -762,6 +768,40 @@ func TestTermsChangeLive(t *testing.T) {
 	}
 	if _, err := io.Copy(io.Discard, conn); err == nil {
 		t.Log("ended") // cleanly, or with a reset
+	}
+}
+
+// A WebSocket does not begin with a secret that is replaced before the origin agrees.
+func TestSecretsThatChangeInHandshakes(t *testing.T) {
+	var change func()
+	o := newOrigin(t, false, websocket.Server{
+		Handshake: func(*websocket.Config, *http.Request) error { change(); return nil },
+		Handler:   func(c *websocket.Conn) { _, _ = io.Copy(c, c) },
+	})
+	terms := o.terms(t, o.twoSecrets(false, false), "good.test:PORT")
+	b := newSandboxed(t, terms)
+	for _, next := range []string{value, "the next value of it"} {
+		change = func() {
+			terms.Secrets = o.twoSecrets(false, false)
+			terms.Secrets[0].Value = []byte(next)
+			if err := b.Set(terms); err != nil {
+				t.Error(err)
+			}
+		}
+		conn, err := b.dial(t.Context(), "good.test", o.port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config, _ := websocket.NewConfig(strings.Replace(o.url("/"), "https", "wss", 1), o.url("/"))
+		config.Header.Set("X-Key", placeholder)
+		ws, err := websocket.NewClient(config, tls.Client(conn, &tls.Config{ServerName: "good.test", RootCAs: b.trusted}))
+		if (err == nil) != (next == value) {
+			t.Errorf("with %q: %v", next, err)
+		}
+		if err == nil {
+			ws.Close()
+		}
+		conn.Close()
 	}
 }
 
