@@ -207,6 +207,32 @@ func TestWordsAsRequests(t *testing.T) {
 	}
 }
 
+// TLS after a greeting is passed on for the name of the connection only, also where a secret is for it.
+func TestTLSAfterGreeting(t *testing.T) {
+	const greeting = "220 ready\r\n"
+	a := listen(t, func(c net.Conn) {
+		_, _ = io.WriteString(c, greeting)
+		echo(c)
+	})
+	o := &origin{port: int(a.Port())}
+	in := joinOn(t, o.terms(t, o.twoSecrets(false, false), "good.test:PORT"))
+	for name, passes := range map[string]bool{"good.test": true, "evil.test": false} {
+		hello := clientHello(t, name)
+		c := in.must(at("good.test", a))
+		back := make([]byte, len(greeting)+len(hello))
+		if _, err := io.ReadFull(c, back[:len(greeting)]); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(c, hello); err != nil {
+			t.Fatal(err)
+		}
+		_, err := io.ReadFull(c, back[len(greeting):])
+		if passes != (err == nil && string(back) == greeting+hello) {
+			t.Errorf("for %s: %q, %v", name, back, err)
+		}
+	}
+}
+
 // clientHello returns the beginning of TLS.
 func clientHello(t *testing.T, name string) string {
 	t.Helper()
