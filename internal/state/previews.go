@@ -11,7 +11,7 @@ var _ preview.Store = (*Store)(nil)
 
 // PreviewSecret returns the secret with which previews are signed. It is derived from the state's
 // key: whoever replaces that file ends all previews.
-func (s *Store) PreviewSecret() []byte { return s.seal.derived }
+func (s *Store) PreviewSecret() []byte { return s.seal.previews }
 
 // PutPreview adds a preview, and deletes those that have expired.
 func (s *Store) PutPreview(ctx context.Context, p preview.Preview) error {

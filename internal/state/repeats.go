@@ -1,6 +1,7 @@
 package state
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"database/sql"
@@ -87,7 +88,7 @@ func (s *Store) BeginRepeatable(ctx context.Context, r Repeatable) (*Earlier, er
 	now := s.now()
 	err := s.updateLazily(ctx, func(t *tx) error {
 		earlier = nil
-		found, err := findRepeat(t, r, now)
+		found, err := s.findRepeat(t, r, now)
 		if err != nil || found != nil {
 			earlier = found
 			return err
@@ -96,7 +97,7 @@ func (s *Store) BeginRepeatable(ctx context.Context, r Repeatable) (*Earlier, er
 			return err
 		}
 		_, err = t.exec("INSERT INTO repeats (namespace, key, hash, resource, expires) VALUES (?, ?, ?, ?, ?)",
-			r.Namespace, r.Key, r.Hash[:], r.Resource, now.Add(repeatLife).UnixNano())
+			r.Namespace, r.Key, s.seal.hash(r.Hash), r.Resource, now.Add(repeatLife).UnixNano())
 		return err
 	})
 	if err != nil || earlier != nil && earlier.Answered {
@@ -109,7 +110,7 @@ func (s *Store) BeginRepeatable(ctx context.Context, r Repeatable) (*Earlier, er
 }
 
 // findRepeat looks for an earlier request; one that has expired is removed.
-func findRepeat(t *tx, r Repeatable, now time.Time) (*Earlier, error) {
+func (s *Store) findRepeat(t *tx, r Repeatable, now time.Time) (*Earlier, error) {
 	var (
 		hash    []byte
 		status  sql.NullInt64
@@ -125,7 +126,7 @@ func findRepeat(t *tx, r Repeatable, now time.Time) (*Earlier, error) {
 	case expires <= now.UnixNano():
 		_, err := t.exec("DELETE FROM repeats WHERE namespace=? AND key=?", r.Namespace, r.Key)
 		return nil, err
-	case string(hash) != string(r.Hash[:]):
+	case !bytes.Equal(hash, s.seal.hash(r.Hash)) && !bytes.Equal(hash, r.Hash[:]): // earlier versions have stored that
 		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "the idempotency key was used for another request"), "use a new key for each request")
 	}
 	e.Answered, e.Status = status.Valid, int(status.Int64)

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -12,6 +13,29 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 )
+
+// The database alone does not tell which of a few requests was sent.
+func TestHashesOfRequestsNeedTheKey(t *testing.T) {
+	s := openTest(t, t.TempDir())
+	ask := Repeatable{Namespace: "ns", Key: "k", Hash: sha256.Sum256([]byte(`{"value":"pin-4711"}`)), Resource: "id1"}
+	stored := func() (hash []byte) {
+		if _, err := s.BeginRepeatable(t.Context(), ask); err != nil {
+			t.Fatal(err)
+		}
+		err := s.update(t.Context(), func(t *tx) error {
+			return t.row("SELECT hash FROM repeats WHERE namespace=? AND key=?", []any{ask.Namespace, ask.Key}, &hash)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return hash
+	}
+	hash := stored()
+	s = openTest(t, t.TempDir())
+	if other := stored(); bytes.Equal(hash, other) || bytes.Equal(hash, ask.Hash[:]) || len(hash) != sha256.Size {
+		t.Errorf("one request is %x with one key, and %x with another", hash, other)
+	}
+}
 
 func TestRepeatables(t *testing.T) {
 	dir := t.TempDir()

@@ -4,6 +4,7 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/hkdf"
+	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"errors"
@@ -19,8 +20,8 @@ import (
 // alone reveals none. The key is in a file beside it, with mode 0600: whoever can read the
 // directory as this user can read both. On request it is in the keyring of the user.
 type sealer struct {
-	aead    cipher.AEAD
-	derived []byte // a key for previews
+	aead              cipher.AEAD
+	previews, repeats []byte // keys derived from that of aead
 }
 
 const sealKeyLen = 32 // AES-256
@@ -50,11 +51,20 @@ func openSealer(file string, keyring bool) (*sealer, error) {
 	if err != nil {
 		return nil, err
 	}
-	derived, err := hkdf.Expand(sha256.New, key, "previews", sha256.Size)
-	if err != nil {
+	s := &sealer{aead: aead}
+	if s.previews, err = hkdf.Expand(sha256.New, key, "previews", sha256.Size); err != nil {
 		return nil, err
 	}
-	return &sealer{aead, derived}, nil
+	s.repeats, err = hkdf.Expand(sha256.New, key, "repeats", sha256.Size)
+	return s, err
+}
+
+// hash returns a hash of the hash of a request. A request may have short secrets: who has the database, but
+// not the key, must not be able to try them all.
+func (s *sealer) hash(request [sha256.Size]byte) []byte {
+	h := hmac.New(sha256.New, s.repeats)
+	h.Write(request[:])
+	return h.Sum(nil)
 }
 
 // seal encrypts a value. It can be opened only as the value of the same owner.
