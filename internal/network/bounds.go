@@ -34,11 +34,22 @@ func (b *bounds) set(max sandpit.EgressBounds) {
 	max.Connections = cmp.Or(max.Connections, sandpit.DefaultConnections)
 	max.NewConnections = cmp.Or(max.NewConnections, sandpit.DefaultNewConnections)
 	b.max = max
-	b.fresh = rate.NewLimiter(rate.Limit(max.NewConnections), int(max.NewConnections)*2)
-	b.up, b.down = nil, nil
-	if max.Bandwidth > 0 {
-		b.up, b.down = rate.NewLimiter(rate.Limit(max.Bandwidth), burst), rate.NewLimiter(rate.Limit(max.Bandwidth), burst)
+	b.fresh = limited(b.fresh, max.NewConnections, int(max.NewConnections)*2)
+	b.up, b.down = limited(b.up, max.Bandwidth, burst), limited(b.down, max.Bandwidth, burst)
+}
+
+// limited returns a limiter of what happens per second, or nil if that is 0. It changes and returns the
+// limiter of before, if there is one: a full burst with each change would let the sandbox pass its bounds.
+func limited(was *rate.Limiter, perSecond int64, burst int) *rate.Limiter {
+	switch {
+	case perSecond <= 0:
+		return nil
+	case was == nil:
+		return rate.NewLimiter(rate.Limit(perSecond), burst)
 	}
+	was.SetLimit(rate.Limit(perSecond))
+	was.SetBurst(burst)
+	return was
 }
 
 var (

@@ -339,6 +339,45 @@ func TestUDP(t *testing.T) {
 	}
 }
 
+// A change of the rules gives a sandbox no more connections or bandwidth than without it.
+func TestChangesKeepBounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // time stands still while this goroutine runs
+		var b bounds
+		max := sandpit.EgressBounds{NewConnections: 10, Bandwidth: burst}
+		b.set(max)
+		connections := 0
+		for range 100 {
+			if _, release, err := b.admit(); err == nil {
+				release()
+				connections++
+			}
+			b.set(max)
+		}
+		max.NewConnections = 20
+		b.set(max)
+		if _, _, err := b.admit(); connections != 20 || !errors.Is(err, errTooFast) {
+			t.Errorf("%d connections at once, then %v", connections, err)
+		}
+		var all flows
+		f := all.begin(egress.Destination{Protocol: egress.TCP, Host: "good.test", Port: 1})
+		began := time.Now()
+		for range 5 {
+			if err := b.count(t.Context(), f, burst, burst); err != nil {
+				t.Fatal(err)
+			}
+			b.set(max)
+		}
+		if took := time.Since(began); took != 4*time.Second {
+			t.Errorf("5 bursts took %s", took)
+		}
+		if _, release, err := b.admit(); err != nil {
+			t.Error(err)
+		} else {
+			release()
+		}
+	})
+}
+
 // An exchange of datagrams ends when there were none for udpIdle.
 func TestIdleExchange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
