@@ -125,6 +125,18 @@ func (s secrets) changeable(shared bool, name string) error {
 	return nil
 }
 
+// storable refuses the value of a secret that the caller could never use.
+func (s secrets) storable(c gate.Caller, shared bool, name string) error {
+	if shared || c.Key == "" {
+		return nil
+	}
+	p, err := s.policies.Policy(c.Policy)
+	if err != nil {
+		return err
+	}
+	return p.AllowSecret(name)
+}
+
 func (s secrets) SetSecret(ctx context.Context, c gate.Caller, shared bool, name string, in v1.NewSecret) (v1.Secret, error) {
 	failed := func(err error) (v1.Secret, error) { return v1.Secret{}, fmt.Errorf("storing a secret: %w", err) }
 	if err := s.changeable(shared, name); err != nil {
@@ -149,14 +161,8 @@ func (s secrets) SetSecret(ctx context.Context, c gate.Caller, shared bool, name
 	if err := x.Check(); err != nil {
 		return failed(err)
 	}
-	if !shared && c.Key != "" { // what it could never use
-		p, err := s.policies.Policy(c.Policy)
-		if err == nil {
-			err = p.AllowSecret(name)
-		}
-		if err != nil {
-			return failed(err)
-		}
+	if err := s.storable(c, shared, name); err != nil {
+		return failed(err)
 	}
 	stored, err := s.store.PutSecret(ctx, x)
 	if err != nil {
@@ -249,7 +255,11 @@ func (s secrets) RotateSecret(ctx context.Context, c gate.Caller, in api.SecretS
 		return all[i], nil
 	}
 	shared := in.Server
-	if err := s.changeable(shared, name); err != nil {
+	err := s.changeable(shared, name)
+	if err == nil {
+		err = s.storable(c, shared, name)
+	}
+	if err != nil {
 		return v1.Secret{}, fmt.Errorf("rotating a secret: %w", err)
 	}
 	namespace := namespaceOf(c, shared)

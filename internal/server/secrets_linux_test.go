@@ -169,6 +169,11 @@ func TestSecrets(t *testing.T) {
 	if answer := ask(403, "PUT", "/v1/secrets/never-used", few, `{"value":"x"}`); !strings.Contains(answer, "few.secrets") {
 		t.Errorf("storing what the policy does not allow to use: %s", answer)
 	}
+	ask(200, "PUT", "/v1/secrets/shown", b, `{"value":"value-of-team-a"}`)
+	if answer := ask(403, "PUT", "/v1/secrets/shown/value", few, `{"value":"x"}`); !strings.Contains(answer, "few.secrets") {
+		t.Errorf("rotating what the policy does not allow to use: %s", answer)
+	}
+	ask(204, "DELETE", "/v1/secrets/shown", few, "")
 	if answer := ask(404, "DELETE", "/v1/secrets/github", a, ""); !strings.Contains(answer, "is a secret of the server") || !strings.Contains(answer, "--server") {
 		t.Errorf("removing a secret of the server: %s", answer)
 	}
