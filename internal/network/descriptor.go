@@ -2,7 +2,6 @@ package network
 
 import (
 	"io"
-	"net"
 	"os"
 	"sync"
 	"syscall"
@@ -52,12 +51,12 @@ func writeDescriptor(fd uintptr, pieces ...[]byte) (int, error) {
 
 // pass copies what one connection receives to another. Neither end of it is closed.
 func pass(to io.Writer, from io.Reader) error {
-	if c, ok := to.(*net.TCPConn); ok {
+	if c, ok := to.(syscall.Conn); ok {
 		if raw, err := c.SyscallConn(); err == nil {
 			to = plain{raw}
 		}
 	}
-	if c, ok := from.(*net.TCPConn); ok {
+	if c, ok := from.(syscall.Conn); ok {
 		if raw, err := c.SyscallConn(); err == nil {
 			from = plain{raw}
 		}

@@ -23,7 +23,7 @@ var _ engine.Network = InProcess{}
 
 // Join makes the network of a sandbox. See engine.Network.
 func (h InProcess) Join(_ context.Context, file *os.File, t engine.Terms) (engine.Joined, error) {
-	n, err := New(file, t, h.Way, nil)
+	n, err := New(file, t, h.Way, nil, NewSockets())
 	if err != nil {
 		return nil, err
 	}

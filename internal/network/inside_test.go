@@ -74,22 +74,22 @@ func joinWaiting(t testing.TB, terms engine.Terms, w waits) *inside {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return joinAs(t, terms, way, nil, w)
+	return joinAs(t, terms, way, nil, NewSockets(), w)
 }
 
 // joinBy makes a Network whose connections are made by way.
 func joinBy(t testing.TB, terms engine.Terms, way *upstream.Way) *inside {
 	t.Helper()
-	return joinAs(t, terms, way, nil, waits{head: headTimeout, hold: holdTime})
+	return joinAs(t, terms, way, nil, NewSockets(), waits{head: headTimeout, hold: holdTime})
 }
 
-func joinAs(t testing.TB, terms engine.Terms, way *upstream.Way, echo ListenEcho, w waits) *inside {
+func joinAs(t testing.TB, terms engine.Terms, way *upstream.Way, echo ListenEcho, sockets *Sockets, w waits) *inside {
 	t.Helper()
 	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := newNetwork(os.NewFile(uintptr(ends[0]), "outside"), terms, way, echo, w)
+	n, err := newNetwork(os.NewFile(uintptr(ends[0]), "outside"), terms, way, echo, sockets, w)
 	if err != nil {
 		syscall.Close(ends[1])
 		t.Fatal(err)

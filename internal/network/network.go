@@ -57,6 +57,7 @@ type Network struct {
 
 	nameServer *nameServer
 	listenEcho ListenEcho
+	sockets    *share
 
 	ctx  context.Context // ends with Close
 	end  context.CancelFunc
@@ -88,9 +89,10 @@ type ruleset struct {
 
 // New makes the network of a sandbox whose interface is file: see driver.Linker. It takes file
 // over, also when it fails. Connections are made by way, and echo requests are sent with sockets of echo, or
-// if it is nil, with those of this process. Errors about the terms match sandpit.ErrInvalid.
-func New(file *os.File, t engine.Terms, way *upstream.Way, echo ListenEcho) (*Network, error) {
-	return newNetwork(file, t, way, echo, waits{head: headTimeout, hold: holdTime})
+// if it is nil, with those of this process. The network has its share of sockets. Errors about the terms match
+// sandpit.ErrInvalid.
+func New(file *os.File, t engine.Terms, way *upstream.Way, echo ListenEcho, sockets *Sockets) (*Network, error) {
+	return newNetwork(file, t, way, echo, sockets, waits{head: headTimeout, hold: holdTime})
 }
 
 // waits are how long a program inside is waited for.
@@ -99,7 +101,7 @@ type waits struct {
 	hold time.Duration // for more of what may become a request or TLS, before it is passed on
 }
 
-func newNetwork(file *os.File, t engine.Terms, way *upstream.Way, echo ListenEcho, w waits) (*Network, error) {
+func newNetwork(file *os.File, t engine.Terms, way *upstream.Way, echo ListenEcho, sockets *Sockets, w waits) (*Network, error) {
 	if echo == nil {
 		echo = listenEcho
 	}
@@ -115,13 +117,15 @@ func newNetwork(file *os.File, t engine.Terms, way *upstream.Way, echo ListenEch
 		return nil, err
 	}
 	n.link = l
+	n.sockets = sockets.join()
 	n.nameServer = newNameServer(n)
 	n.ctx, n.end = context.WithCancel(context.Background())
 	n.requests = intercept.NewServer(n.ctx, func() *intercept.Terms { return n.rules.Load().requests }, w.head, n.start)
-	set.resolver.ctx = n.ctx
+	set.resolver.ctx, set.resolver.sockets = n.ctx, n.sockets
 	n.rules.Store(set)
 	n.bounds.set(t.Egress.Bounds)
 	if n.stack, err = newStack(l); err != nil {
+		n.sockets.leave()
 		file.Close()
 		return nil, err
 	}
@@ -235,7 +239,7 @@ func (n *Network) Set(t engine.Terms) error {
 	if err != nil {
 		return err
 	}
-	set.resolver.ctx = n.ctx
+	set.resolver.ctx, set.resolver.sockets = n.ctx, n.sockets
 	was := n.rules.Swap(set)
 	n.bounds.set(t.Egress.Bounds)
 	n.flows.end(func(f *flow) error {
@@ -316,6 +320,7 @@ func (n *Network) Close() {
 			}
 		}
 		n.stack.Destroy()
+		n.sockets.leave()
 	})
 }
 
@@ -494,7 +499,9 @@ func (d *dialler) dial(ctx context.Context) (net.Conn, error) {
 	}
 	if set.byName(d.to) {
 		d.flow.leftToProxy()
-		return set.way.Dial(ctx, net.JoinHostPort(d.to.Host, strconv.Itoa(int(d.to.Port))))
+		return set.resolver.sockets.dial(egress.TCP, netip.AddrPort{}, func() (net.Conn, error) {
+			return set.way.Dial(ctx, net.JoinHostPort(d.to.Host, strconv.Itoa(int(d.to.Port))))
+		})
 	}
 	addrs := []netip.Addr{d.to.Addr}
 	if d.to.Host != "" {
@@ -502,6 +509,9 @@ func (d *dialler) dial(ctx context.Context) (net.Conn, error) {
 		if addrs, err = set.lookup(ctx, d.to); err != nil {
 			return nil, err
 		}
+	}
+	if _, err := set.resolver.ownAddresses(); err != nil {
+		return nil, err // which is not a denial
 	}
 	var first error
 	var denied *sandpit.EgressDecision
@@ -542,12 +552,19 @@ func fromItself(conn net.Conn, a netip.Addr) bool {
 
 // connect connects to an address that was checked.
 func (d *dialler) connect(ctx context.Context, set *ruleset, a netip.Addr, timeout time.Duration) (net.Conn, error) {
-	if d.network == "ping" && set.direct(d.to, a) {
+	direct := set.direct(d.to, a)
+	var addr netip.AddrPort // of the proxy
+	if direct {
+		addr = netip.AddrPortFrom(a, d.to.Port)
+	}
+	return set.resolver.sockets.dial(d.to.Protocol, addr, func() (net.Conn, error) {
+		if d.network != "ping" || !direct {
+			return set.connect(ctx, d.network, d.to, a, timeout)
+		}
 		c, err := d.listenEcho(ctx, a.Is6())
 		if err != nil {
 			return nil, err
 		}
 		return &echoSocket{PacketConn: c, to: a}, nil
-	}
-	return set.connect(ctx, d.network, d.to, a, timeout)
+	})
 }

@@ -39,7 +39,7 @@ func TestFloodOfEchoRequests(t *testing.T) {
 		return nil, ctx.Err()
 	}
 	terms := granted(t, sandpit.Egress{Allow: []string{"ping:192.0.2.0/24"}, Bounds: sandpit.EgressBounds{Connections: most}})
-	in := joinAs(t, terms, nil, silent, waits{})
+	in := joinAs(t, terms, nil, silent, NewSockets(), waits{})
 	request := []byte{8, 0, 0, 0, 0, 0, 0, 0}
 	ping := func(to netip.Addr, ident uint16) {
 		binary.BigEndian.PutUint16(request[4:], ident)

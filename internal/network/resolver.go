@@ -19,8 +19,9 @@ import (
 
 // resolver finds the addresses of allowed names, on this side. It is safe for concurrent use.
 type resolver struct {
-	ctx   context.Context // of the network: ends what goes on
-	rules *egress.Rules
+	ctx     context.Context // of the network: ends what goes on
+	sockets *share          // of the network
+	rules   *egress.Rules
 
 	servers []netip.AddrPort // none: those of this machine
 	chosen  bool             // the caller has named them
@@ -65,25 +66,36 @@ func (r *resolver) dial(ctx context.Context, network, server string) (net.Conn, 
 		}
 		server = s.String()
 	}
-	conn, err := (&net.Dialer{}).DialContext(ctx, network, server)
+	protocol := egress.TCP
+	if strings.HasPrefix(network, "udp") {
+		protocol = egress.UDP
+	}
+	addr, _ := netip.ParseAddrPort(server)
+	conn, err := r.sockets.dial(protocol, addr, func() (net.Conn, error) { return (&net.Dialer{}).DialContext(ctx, network, server) })
 	if err == nil {
 		context.AfterFunc(ctx, func() { conn.Close() }) // Go waits for an answer longer than for ctx
 	}
-	if udp, ok := conn.(*net.UDPConn); ok {
+	if udp, ok := conn.(udpConn); ok {
 		return briefly{udp}, nil
 	}
 	return conn, err
 }
 
 // briefly is a connection to a name server, which has tryTimeout where Go's resolver gives it 5 s.
-type briefly struct{ *net.UDPConn }
+type briefly struct{ udpConn }
+
+// udpConn tells Go's resolver that it has to do with datagrams.
+type udpConn interface {
+	net.Conn
+	net.PacketConn
+}
 
 // SetDeadline is called before a question is sent.
 func (c briefly) SetDeadline(t time.Time) error {
 	if most := time.Now().Add(tryTimeout); most.Before(t) {
 		t = most
 	}
-	return c.UDPConn.SetDeadline(t)
+	return c.udpConn.SetDeadline(t)
 }
 
 // addresses asks for the addresses of a name. The error does not say which name servers there are: callers

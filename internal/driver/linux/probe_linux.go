@@ -196,6 +196,9 @@ func (d *Driver) Examine(ctx context.Context) driver.Capabilities {
 	if lsm, err := os.ReadFile("/sys/kernel/security/lsm"); err == nil {
 		fact("security modules", strings.TrimSpace(string(lsm)))
 	}
+	if caps.MaxNoFile > 0 && caps.Features[feature.Egress] {
+		fact("open files", fmt.Sprintf("%d, which connections of all sandboxes with egress share (LimitNOFILE of the service)", caps.MaxNoFile))
+	}
 	guest := "embedded"
 	if d.opts.Guest == nil {
 		guest = "this program itself (built without an embedded guest, so it starts more slowly)"

@@ -297,7 +297,7 @@ func TestCountsThatDoNotFit(t *testing.T) {
 	const boxes = 3
 	for i := range uint64(boxes) {
 		file, inside := networktest.Pair(t)
-		n, err := network.New(file, networktest.Terms("good.test"), nil, nil)
+		n, err := network.New(file, networktest.Terms("good.test"), nil, nil, network.NewSockets())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -49,7 +49,7 @@ func Process() int {
 	return 0
 }
 
-// raiseFiles lets the process open many files, two for each connection.
+// raiseFiles lets the process open many files, one for each connection.
 func raiseFiles() {
 	const wanted = 1 << 20 // the default of fs.nr_open
 	var lim unix.Rlimit
@@ -64,6 +64,7 @@ func raiseFiles() {
 // process has the stacks.
 type process struct {
 	conn    *net.UnixConn
+	sockets *network.Sockets
 	way     *upstream.Way // set by the greeting
 	sending sync.Mutex
 
@@ -85,7 +86,7 @@ type answered struct {
 
 func newProcess(conn *net.UnixConn) *process {
 	return &process{
-		conn: conn, joined: map[uint64]*network.Network{}, asked: map[uint64]chan answered{}, renewing: map[uint64]int{},
+		conn: conn, sockets: network.NewSockets(), joined: map[uint64]*network.Network{}, asked: map[uint64]chan answered{}, renewing: map[uint64]int{},
 		renewals: make(chan struct{}, maxRenewals), echoes: make(chan struct{}, maxEchoes),
 	}
 }
@@ -335,7 +336,7 @@ func (p *process) join(m *message, file *os.File) error {
 		file.Close()
 		return fault.Invalidf("the sandbox joins twice, or without terms")
 	}
-	n, err := network.New(file, *m.Terms, p.way, p.listenEcho)
+	n, err := network.New(file, *m.Terms, p.way, p.listenEcho, p.sockets)
 	if err != nil {
 		return err
 	}
