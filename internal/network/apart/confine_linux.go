@@ -24,7 +24,6 @@ func confine() (gaps []string, err error) {
 		return nil, fmt.Errorf("becoming undumpable: %w", err)
 	}
 	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
-	raiseFiles()
 	limitMemory()
 	limitThreads()
 	if os.Geteuid() == 0 {

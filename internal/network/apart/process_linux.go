@@ -38,9 +38,11 @@ func IsProcess(args []string) bool {
 
 // Process keeps stacks until the server ends, and returns the exit code.
 func Process() int {
+	raiseFiles()
+	sockets := network.NewSockets() // reads files that confine hides
 	gaps, err := confine()
 	if err == nil {
-		err = serve(gaps)
+		err = serve(gaps, sockets)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, fatal+err.Error())
@@ -86,13 +88,13 @@ type answered struct {
 
 func newProcess(conn *net.UnixConn) *process {
 	return &process{
-		conn: conn, sockets: network.NewSockets(), joined: map[uint64]*network.Network{}, asked: map[uint64]chan answered{}, renewing: map[uint64]int{},
+		conn: conn, joined: map[uint64]*network.Network{}, asked: map[uint64]chan answered{}, renewing: map[uint64]int{},
 		renewals: make(chan struct{}, maxRenewals), echoes: make(chan struct{}, maxEchoes),
 	}
 }
 
 // serve answers the server until it ends.
-func serve(gaps []string) error {
+func serve(gaps []string, sockets *network.Sockets) error {
 	file := os.NewFile(socketFD, "server")
 	if file == nil {
 		return errors.New("started without a server")
@@ -107,6 +109,7 @@ func serve(gaps []string) error {
 		return errors.New("the connection to the server is not a Unix socket")
 	}
 	p := newProcess(conn)
+	p.sockets = sockets
 	for greeted := false; ; {
 		m, file, err := receive(conn)
 		if err != nil {
