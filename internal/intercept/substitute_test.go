@@ -1,6 +1,7 @@
 package intercept
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"strings"
@@ -8,6 +9,8 @@ import (
 	"testing/iotest"
 	"testing/synctest"
 	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/engine"
 )
 
 // Texts are found however they are cut into pieces, and nothing else is changed.
@@ -114,4 +117,44 @@ func TestSubstitutionInStreams(t *testing.T) {
 			})
 		})
 	}
+}
+
+// FuzzSubstitution checks that no value comes back whole, however a body is cut, and that all else stays as it is.
+func FuzzSubstitution(f *testing.F) {
+	f.Add([]byte("aababbaabab"), []byte{1, 2}, "aabab", "abba")
+	f.Add([]byte("real-real-value-0123"), []byte{3, 1, 1}, "real-value-0123", "value-0123")
+	f.Fuzz(func(t *testing.T, body, cuts []byte, one, two string) {
+		if len(one) < minHidden || len(two) < minHidden {
+			return
+		}
+		e := &exchange{}
+		for _, value := range []string{one, two} {
+			e.hide(secret{Secret: engine.Secret{Placeholder: "\x00"}}, value)
+			e.hidden[len(e.hidden)-1].put = make([]byte, len(value)) // which is in no value
+		}
+		if strings.Contains(one+two, "\x00") {
+			return
+		}
+		var pieces []io.Reader
+		for rest := body; len(rest) > 0; {
+			n := len(rest)
+			if len(cuts) > 0 {
+				n, cuts = min(n, int(cuts[0])+1), cuts[1:]
+			}
+			pieces = append(pieces, bytes.NewReader(rest[:n]))
+			rest = rest[n:]
+		}
+		got, err := io.ReadAll(newSubstituted(io.NopCloser(io.MultiReader(pieces...)), e.hidden))
+		if err != nil || len(got) != len(body) {
+			t.Fatalf("%d bytes of %d, %v", len(got), len(body), err)
+		}
+		if bytes.Contains(got, []byte(one)) || bytes.Contains(got, []byte(two)) {
+			t.Errorf("%q becomes %q", body, got)
+		}
+		for i := range got {
+			if got[i] != body[i] && got[i] != 0 {
+				t.Fatalf("%q becomes %q", body, got)
+			}
+		}
+	})
 }
