@@ -128,6 +128,8 @@ func (s *Server) Serve(in Conn, r *bufio.Reader, out net.Conn, c Connection) err
 			if e.tries.again(r.Request.Context(), r.StatusCode) {
 				return errAgain
 			}
+			e.tries.body = nil
+			e.passed()
 			e.hideResponse(r)
 			if r.StatusCode == http.StatusSwitchingProtocols {
 				c.Switched()
@@ -178,6 +180,7 @@ func (s *Server) Serve(in Conn, r *bufio.Reader, out net.Conn, c Connection) err
 					refuse(w, r, c, *v)
 					return
 				}
+				e.holds(r, release)
 				proxy.ServeHTTP(hidingWriter{w, e}, r)
 			}
 		}),
@@ -268,7 +271,7 @@ func passTrailer(r *httputil.ProxyRequest) {
 	// header, in which it names the trailer's fields.
 	r.Out.TransferEncoding = []string{"chunked"}
 	to := r.Out.Trailer
-	r.Out.Body = &trailed{r.Out.Body, func() error {
+	r.Out.Body = &ending{r.Out.Body, func() error {
 		maps.Copy(to, r.In.Trailer)
 		return exchangeOf(r.In).trailer(to)
 	}}

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/egress"
@@ -110,6 +111,9 @@ type exchange struct {
 
 	inMessages []substitution // of a WebSocket that the sandbox asks for
 	tries      *attempts      // of the request
+
+	held    func()       // ends what Server.hold has counted
+	waiting atomic.Int32 // for the end of the body and the response, before held is called
 
 	mu     sync.Mutex
 	denial *sandpit.EgressDecision // guarded by mu, as bodies are sent while responses are read
@@ -220,6 +224,23 @@ func (e *exchange) misplaced(s secret, to egress.Destination) error {
 	return e.deny("secret "+s.Name, "the placeholder of secret %q was sent to %s; it is for %s, over HTTPS", s.Name, to, strings.Join(s.Hosts, ", "))
 }
 
+// holds has release called once nothing of a request is held any more: its body was sent, and its response does not
+// make it be sent again.
+func (e *exchange) holds(r *http.Request, release func()) {
+	e.held = release
+	e.waiting.Store(2)
+	if r.Body != nil {
+		r.Body = &ending{r.Body, func() error { e.passed(); return nil }}
+	}
+}
+
+// passed notes one of the two.
+func (e *exchange) passed() {
+	if e.waiting.Add(-1) == 0 {
+		e.held()
+	}
+}
+
 // fields puts secrets into the values of a header or a trailer.
 func (e *exchange) fields(h http.Header, others secrets, to egress.Destination, put func(string) (string, error)) error {
 	for name, values := range h {
@@ -238,16 +259,18 @@ func (e *exchange) fields(h http.Header, others secrets, to egress.Destination, 
 	return nil
 }
 
-// trailed is the body of a request with a trailer, whose values are known at its end.
-type trailed struct {
+// ending is a body that calls ended once at its end, and keeps nothing from then on.
+type ending struct {
 	io.ReadCloser
 	ended func() error
 }
 
-func (b *trailed) Read(to []byte) (int, error) {
+func (b *ending) Read(to []byte) (int, error) {
 	n, err := b.ReadCloser.Read(to)
-	if errors.Is(err, io.EOF) {
-		if bad := b.ended(); bad != nil {
+	if errors.Is(err, io.EOF) && b.ended != nil {
+		bad := b.ended()
+		b.ReadCloser, b.ended = http.NoBody, nil
+		if bad != nil {
 			return n, bad
 		}
 	}

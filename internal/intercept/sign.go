@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/egress"
@@ -25,7 +26,7 @@ const (
 )
 
 // hold waits until a request may hold what it has to, at most. The caller calls release when it
-// has ended.
+// has ended, or holds nothing any more.
 func (s *Server) hold(r *http.Request, ss secrets, to egress.Destination, secure bool) (release func(), err error) {
 	weight := int64(0)
 	if size := r.ContentLength; 0 < size && size <= maxWholeBody {
@@ -49,7 +50,7 @@ func (s *Server) hold(r *http.Request, ss secrets, to egress.Destination, secure
 	if err := s.held.Acquire(r.Context(), weight); err != nil {
 		return nil, err
 	}
-	return func() { s.held.Release(weight) }, nil
+	return sync.OnceFunc(func() { s.held.Release(weight) }), nil
 }
 
 // sign signs a request again that is signed with the placeholder of a secret for its destination.

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -116,5 +117,30 @@ func TestUnreadResponsesHoldUpNoOthers(t *testing.T) {
 	}
 	if n := b.Traffic().Connections; n != 1 {
 		t.Errorf("%d connections", n)
+	}
+}
+
+// A long answer holds nothing of its request, which others wait for.
+func TestLongAnswersHoldNoRequests(t *testing.T) {
+	const size, requests = 256 << 10, 33 // one more than may hold their bodies at once
+	o := newOrigin(t, true, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	secrets := o.twoSecrets(false, false)
+	secrets[0].Renewable = true
+	b := newSandboxed(t, o.terms(t, secrets, "good.test:PORT"))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	defer time.AfterFunc(patience, cancel).Stop()
+	c := b.client("good.test", o.port, true)
+	for i := range requests {
+		r, _ := http.NewRequestWithContext(ctx, "POST", o.url("/"), bytes.NewReader(make([]byte, size)))
+		res, err := c.Do(r)
+		if err != nil {
+			t.Fatalf("request %d: %v", i, err)
+		}
+		defer res.Body.Close()
 	}
 }
