@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"os"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -10,13 +11,20 @@ import (
 const PacketHeaderSize = 10
 
 // PacketHeader returns the size in bytes of what is in front of each packet of a Linker's file:
-// PacketHeaderSize, or 0.
-func PacketHeader(file syscall.RawConn) int {
+// PacketHeaderSize, or 0. Errors are those of the system.
+func PacketHeader(file syscall.RawConn) (int, error) {
 	var req unix.Ifreq
 	var err error
-	failed := file.Control(func(fd uintptr) { err = unix.IoctlIfreq(int(fd), unix.TUNGETIFF, &req) })
-	if failed != nil || err != nil || req.Uint16()&unix.IFF_VNET_HDR == 0 {
-		return 0
+	if failed := file.Control(func(fd uintptr) { err = unix.IoctlIfreq(int(fd), unix.TUNGETIFF, &req) }); failed != nil {
+		return 0, failed
 	}
-	return PacketHeaderSize
+	switch {
+	case err == unix.ENOTTY, err == unix.EINVAL: // not an interface
+		return 0, nil
+	case err != nil:
+		return 0, os.NewSyscallError("ioctl TUNGETIFF", err)
+	case req.Uint16()&unix.IFF_VNET_HDR == 0:
+		return 0, nil
+	}
+	return PacketHeaderSize, nil
 }

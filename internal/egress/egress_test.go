@@ -219,6 +219,12 @@ func TestResolvable(t *testing.T) {
 			t.Errorf("where some are denied, Resolvable(%s) is %v", name, got)
 		}
 	}
+	public := compile(t, sandpit.Egress{Preset: "public", Allow: []string{"c.test:80"}, Deny: []string{"a.test:25", "b.test", "c.test:25"}})
+	for name, want := range map[string]bool{"a.test": true, "b.test": false, "c.test": true, "d.test": true, "dns.google": false} {
+		if got := public.Resolvable(name); got != want {
+			t.Errorf("where the preset is public, Resolvable(%s) is %v", name, got)
+		}
+	}
 	for name, want := range map[string]bool{"a.test": true, "b.test": true, "c.test": true, "d.test": false, "x.a.test": false, "test": false} {
 		if got := rules.Resolvable(name); got != want {
 			t.Errorf("Resolvable(%s) is %v", name, got)

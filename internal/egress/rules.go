@@ -376,15 +376,16 @@ func (r *Rule) about(d Destination) bool {
 // Resolvable reports whether any destination of a name is allowed: then the name gets an
 // address inside.
 func (r *Rules) Resolvable(name string) bool {
-	for _, p := range []Protocol{TCP, UDP, Ping} {
-		if r.Decide(Destination{Protocol: p, Host: name}).Allowed {
-			return true
-		}
+	denied := func(p Protocol, port uint16) bool { // all of it
+		return slices.ContainsFunc(r.deny, func(d Rule) bool {
+			return d.HTTP == nil && d.names(name) && d.Protocol == p && (d.Port == 0 || d.Port == port)
+		})
+	}
+	if r.preset.public && !isResolver(Destination{Host: name}) && !denied(TCP, 0) {
+		return true
 	}
 	return slices.ContainsFunc(r.allow, func(rule Rule) bool {
-		return rule.names(name) && !slices.ContainsFunc(r.deny, func(d Rule) bool { // all of it
-			return d.HTTP == nil && d.names(name) && d.Protocol == rule.Protocol && (d.Port == 0 || d.Port == rule.Port)
-		})
+		return rule.names(name) && !denied(rule.Protocol, rule.Port)
 	})
 }
 

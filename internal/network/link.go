@@ -37,7 +37,11 @@ func newLink(file *os.File, accept func([]byte) bool) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &link{file: file, raw: raw, header: driver.PacketHeader(raw), accept: accept, done: make(chan struct{})}, nil
+	header, err := driver.PacketHeader(raw)
+	if err != nil {
+		return nil, err
+	}
+	return &link{file: file, raw: raw, header: header, accept: accept, done: make(chan struct{})}, nil
 }
 
 // receive passes packets on to the stack until the file is closed.

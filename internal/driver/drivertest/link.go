@@ -76,7 +76,10 @@ func carries(t *testing.T, f *os.File) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	front := driver.PacketHeader(raw)
+	front, err := driver.PacketHeader(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
 	buf := make([]byte, front+l.MTU+1)
 	for i, to := range []netip.Addr{l.IPv4.Addr(), l.IPv6.Addr()} {
 		if _, err := os.Stat("/proc/net/if_inet6"); err != nil && to.Is6() {
