@@ -153,7 +153,7 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 		l := link()
 		plan.Link = &l
 	}
-	trust, err := s.intercept(&plan)
+	trust, unread, err := s.intercept(&plan)
 	config.Env = slices.Concat(s.image.Env, trust, spec.Env, made.env)
 	if err == nil && s.persistent {
 		s.origin, s.secret, err = encodeMade(Made{Spec: spec, Policy: t.policy.Name, Guest: config, CA: s.ca, Own: s.own})
@@ -167,7 +167,7 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	}
 	s.info = sandpit.Info{
 		ID: s.id, Name: s.Name(), Image: imageName(lease.Rootfs()), Driver: e.opts.Driver.Name(),
-		Policy: t.policy.Name, Limits: plan.Limits, NotEnforced: slices.Concat(gaps, made.gap),
+		Policy: t.policy.Name, Limits: plan.Limits, NotEnforced: slices.Concat(gaps, made.gap, unread),
 	}
 	s.idle, s.onExpiry, s.maxLife = max(spec.Idle, 0), spec.OnExpiry, t.policy.Max.Life
 	s.demand = demand{limits.Memory, limits.CPUs, 1}

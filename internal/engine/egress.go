@@ -271,6 +271,18 @@ func (s *Sandbox) lackEgress(err error) (gaps []sandpit.Gap) {
 	return gaps
 }
 
+// lacksEgress returns why the sandbox has no network, or "".
+func (s *Sandbox) lacksEgress() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, g := range s.info.NotEnforced {
+		if g.What == string(feature.Egress) {
+			return g.Why
+		}
+	}
+	return ""
+}
+
 // replaceGaps replaces the gaps of one kind.
 func (s *Sandbox) replaceGaps(what string, gaps []sandpit.Gap) {
 	s.mu.Lock()
@@ -662,6 +674,9 @@ func (s *Sandbox) CheckEgress(ctx context.Context, destination string) (sandpit.
 				d.Why = fmt.Sprintf("it is a host of the secret %q", b.Name)
 			}
 		}
+	}
+	if why := s.lacksEgress(); d.Allowed && why != "" {
+		d = sandpit.EgressDecision{Why: why}
 	}
 	return d, cmp.Or(err, ctx.Err())
 }

@@ -12,9 +12,6 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
-// maxLayerFile bounds what is read of a file in a layer, in bytes.
-const maxLayerFile = 1 << 20
-
 // readInLayer reads a regular file of a layer. A layer is made by others: no
 // link is followed, nothing but a regular file is opened.
 func readInLayer(dir, name string) ([]byte, error) {
@@ -44,6 +41,21 @@ func typeInLayer(dir, name string) (fs.FileMode, bool) {
 	defer f.Close()
 	st, err := f.Stat()
 	return st.Mode().Type(), err == nil
+}
+
+// linkInLayer returns where a link of a layer leads to. It reports false if it is not a link.
+func linkInLayer(dir, name string) (target string, ok bool) {
+	fd, err := openInLayer(dir, name, unix.O_PATH)
+	if err != nil {
+		return "", false
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(fd, "", buf)
+	if err != nil {
+		return "", false
+	}
+	return string(buf[:n]), true
 }
 
 func openInLayer(dir, name string, flags uint64) (int, error) {

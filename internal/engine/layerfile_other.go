@@ -13,3 +13,6 @@ func readInLayer(string, string) ([]byte, error) { return nil, sandpit.ErrUnsupp
 
 // typeInLayer has none either.
 func typeInLayer(string, string) (fs.FileMode, bool) { return 0, false }
+
+// linkInLayer has none either.
+func linkInLayer(string, string) (string, bool) { return "", false }

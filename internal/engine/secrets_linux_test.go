@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -161,5 +163,30 @@ func TestHostsOfSecretsWithoutRoom(t *testing.T) {
 	gap("and 2017 more")
 	if err := e.Remove(t.Context(), "box"); err != nil {
 		t.Error(err)
+	}
+}
+
+// A sandbox whose TLS is intercepted says so if the certificates of its image can't be read.
+func TestImageRootsThatCantBeRead(t *testing.T) {
+	srv := newSurvivor(t)
+	e := srv.open(t, withSecrets(srv, &told{}, nil))
+	dir, bundle := t.TempDir(), "/etc/ssl/certs/ca-certificates.crt"
+	if err := os.MkdirAll(filepath.Dir(dir+bundle), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir+bundle, make([]byte, 1<<20+1), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for image, want := range map[string]bool{"dir:" + dir: true, "host": false} {
+		sb, err := e.Create(t.Context(), sandpit.Spec{Image: image, User: "root", WorkDir: "/", Egress: sandpit.Egress{Allow: []string{"GET:https://good.test/*"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := sb.Info(t.Context())
+		if has := slices.ContainsFunc(info.NotEnforced, func(g sandpit.Gap) bool {
+			return g.What == "image-roots" && strings.Contains(g.Why, bundle) && g.Fix != ""
+		}); err != nil || has != want {
+			t.Errorf("%s: the gaps are %+v, %v", image, info.NotEnforced, err)
+		}
 	}
 }

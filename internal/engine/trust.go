@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/pem"
 	"fmt"
@@ -11,7 +12,9 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/image"
 )
 
@@ -22,8 +25,7 @@ const trustFile = "/etc/sandpit/ca-certificates.crt"
 // javaTrustFile has the same for Java.
 const javaTrustFile = "/etc/sandpit/cacerts"
 
-// Where images have the certificates that they trust. A path that is a link leads to another of
-// these, and is left as it is.
+// Where images have the certificates that they trust. Links are followed inside of the image.
 var (
 	// trustStores are files in PEM, of which an image has one.
 	trustStores = [...]string{
@@ -74,21 +76,28 @@ const (
 )
 
 // intercept makes the authority of a new sandbox, if its terms need one, and adds to the plan that
-// its programs trust it, and what the operator trusts. The result are variables for them.
-func (s *Sandbox) intercept(plan *driver.Plan) (env []string, err error) {
+// its programs trust it, and what the operator trusts. It returns variables for them, and what is missing.
+func (s *Sandbox) intercept(plan *driver.Plan) (env []string, gaps []sandpit.Gap, err error) {
 	network := s.engine.opts.Network
 	if network == nil || !s.hasEgress(s.egress) {
-		return nil, nil
+		return nil, nil, nil
 	}
 	ca, own, operators, err := network.Authority(s.terms(s.egress))
 	if err != nil || len(own)+len(operators) == 0 {
-		return nil, err
+		return nil, nil, err
 	}
 	s.ca = ca
 	root := s.lease.Rootfs()
-	files, err := s.engine.trust.storesOf(root, operators, len(own) > 0).files(root, own)
+	stores := s.engine.trust.storesOf(root, operators, len(own) > 0)
+	files, err := stores.files(root, own)
 	plan.Root.Files = append(plan.Root.Files, files...)
-	return trustEnv(s.image.Env), err
+	if stores.unread != "" {
+		gaps = []sandpit.Gap{{
+			What: feature.GapImageRoots, Why: fmt.Sprintf("the certificates in %s of the image are more than %d bytes, or not a regular file: programs do not trust them", stores.unread, maxLayerFile),
+			Fix: "use an image with a smaller file of certificates there",
+		}}
+	}
+	return trustEnv(s.image.Env), gaps, err
 }
 
 // trustEnv returns variables for programs that do not look for certificates where the system's are.
@@ -110,6 +119,8 @@ func trustEnv(imageEnv []string) (env []string) {
 // never changed, so that many sandboxes share them.
 type stores struct {
 	at     string // where the image has its own in PEM
+	unread string // where it has some that can't be read, and no others
+	linked bool   // a link leads to some of them elsewhere than trustNames
 	bundle []byte // all, in PEM
 	java   []namedStore
 	dirs   []string      // of trustDirectories, those of the image
@@ -125,7 +136,7 @@ type namedStore struct {
 // newStores makes the stores of an image, with certificates in PEM. With own there will be one more.
 func newStores(root image.Rootfs, certificates []byte, own bool) *stores {
 	s := new(stores)
-	s.at, s.bundle = rootsOf(root)
+	s.at, s.unread, s.bundle = rootsOf(root)
 	if len(s.bundle) > 0 && !bytes.HasSuffix(s.bundle, []byte("\n")) {
 		s.bundle = append(s.bundle, '\n')
 	}
@@ -134,7 +145,16 @@ func newStores(root image.Rootfs, certificates []byte, own bool) *stores {
 	if own {
 		last = 1
 	}
+	follow := func(name string) string {
+		at := follow(root, name)
+		s.linked = s.linked || at != name && !slices.Contains(trustNames(), at)
+		return at
+	}
+	for _, name := range trustStores {
+		follow(name)
+	}
 	for _, name := range javaTrustStores {
+		name = follow(name)
 		if old := []byte(findFile(layersOf(root, name))); len(old) > 0 {
 			s.java = append(s.java, namedStore{name, newJavaStore(old, added, s.bundle, last)})
 		}
@@ -145,7 +165,8 @@ func newStores(root image.Rootfs, certificates []byte, own bool) *stores {
 		s.java = append(s.java, namedStore{javaTrustFile, s.java[len(s.java)-1].javaStore})
 	}
 	for _, dir := range trustDirectories {
-		if kind, ok := findType(layersOf(root, dir)); ok && kind.IsDir() {
+		dir = follow(dir)
+		if kind, ok := findType(layersOf(root, dir)); ok && kind.IsDir() && !slices.Contains(s.dirs, dir) {
 			s.dirs = append(s.dirs, dir)
 		}
 	}
@@ -239,7 +260,7 @@ func (c *trustCache) storesOf(root image.Rootfs, certificates []byte, own bool) 
 	}
 	c.mu.Unlock()
 	s := newStores(root, certificates, own)
-	if s.size() > maxStoresSize {
+	if s.size() > maxStoresSize || s.linked && len(root.Binds) > 0 { // which unchanging does not see
 		return s
 	}
 	c.mu.Lock()
@@ -248,13 +269,18 @@ func (c *trustCache) storesOf(root image.Rootfs, certificates []byte, own bool) 
 	return s
 }
 
+// trustNames are all places where an image may have certificates.
+func trustNames() []string {
+	return slices.Concat(trustStores[:], javaTrustStores[:], trustDirectories[:])
+}
+
 // unchanging reports whether all that stores are made of is in layers that never change: it is not
 // in a directory that is used as an image, nor in one that is bound.
 func unchanging(root image.Rootfs) bool {
 	if root.Digest == "" && root.Reference != "host" {
 		return false
 	}
-	names := slices.Concat(trustStores[:], javaTrustStores[:], trustDirectories[:])
+	names := trustNames()
 	return !slices.ContainsFunc(root.Binds, func(b image.Bind) bool {
 		target := path.Clean("/" + b.Target)
 		return slices.ContainsFunc(names, func(name string) bool {
@@ -280,14 +306,47 @@ func unusedHash(root image.Rootfs, files []driver.File, dir string, der []byte) 
 // maxSameHash bounds the certificates of a directory with the same hash.
 const maxSameHash = 10
 
-// rootsOf returns the certificates that an image trusts, and where it has them.
-func rootsOf(root image.Rootfs) (at string, bundle []byte) {
+// rootsOf returns the certificates that an image trusts, and where it has them. If it returns none, unread is
+// where there is something that can't be read.
+func rootsOf(root image.Rootfs) (at, unread string, bundle []byte) {
 	for _, name := range trustStores {
-		if text := findFile(layersOf(root, name)); text != "" {
-			return name, []byte(text)
+		to := follow(root, name)
+		layers, rest := layersOf(root, to)
+		text := []byte(findFile(layers, rest))
+		if to != name && certificatesIn(text) == nil { // whatever it leads to must stay as it is
+			text = nil
+		}
+		if len(text) > 0 {
+			return to, "", text
+		}
+		if tooLarge(layers, rest) {
+			unread = cmp.Or(unread, name)
 		}
 	}
-	return trustStores[0], nil
+	return trustStores[0], unread, nil
+}
+
+// follow returns what a path of an image leads to. It follows links in the image, but never leaves it.
+func follow(root image.Rootfs, name string) string {
+	const maxLinks = 40 // as Linux has it
+	at, rest := "/", strings.Split(name, "/")
+	for links := 0; len(rest) > 0; {
+		next := path.Join(at, rest[0])
+		rest = rest[1:]
+		target, ok := findLink(layersOf(root, next))
+		if !ok {
+			at = next
+			continue
+		}
+		if links++; links > maxLinks {
+			return name
+		}
+		if path.IsAbs(target) {
+			at = "/"
+		}
+		rest = slices.Concat(strings.Split(target, "/"), rest)
+	}
+	return at
 }
 
 // layersOf returns the directories in which a file of an image may be, the topmost first, and its

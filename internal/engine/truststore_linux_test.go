@@ -164,6 +164,18 @@ func TestTrustedByDistribution(t *testing.T) {
 			links: map[string]string{"etc/ssl/cert.pem": "certs/ca-certificates.crt"},
 			want:  []string{"/etc/ssl/certs/" + hash + ".0", "/etc/ssl/certs/ca-certificates.crt"},
 		},
+		"Nix": {
+			files: map[string]string{"nix/store/x/ca-bundle.crt": string(theirs)},
+			links: map[string]string{"etc/ssl/certs/ca-certificates.crt": "/nix/store/x/ca-bundle.crt", "etc/ssl/certs/ca-bundle.crt": "/nix/store/x/ca-bundle.crt"},
+			dirs:  []string{"etc/ssl/certs"},
+			want:  []string{"/etc/ssl/certs/" + hash + ".0", "/nix/store/x/ca-bundle.crt"},
+		},
+		"a directory that is a link": {
+			files: map[string]string{"static/certs/ca-certificates.crt": string(theirs)},
+			links: map[string]string{"etc/ssl": "../../../static"},
+			dirs:  []string{"etc"},
+			want:  []string{"/static/certs/" + hash + ".0", "/static/certs/ca-certificates.crt"},
+		},
 		"none": {want: []string{"/etc/ssl/certs/ca-certificates.crt"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -143,6 +143,9 @@ func lookupGroup(layers []string, name string) (uint32, bool) {
 	return 0, false
 }
 
+// maxLayerFile bounds what is read of a file in a layer, in bytes.
+const maxLayerFile = 1 << 20
+
 // findFile returns the content of a small file in the topmost layer that has
 // it, or "".
 func findFile(layers []string, name string) string {
@@ -156,6 +159,29 @@ func findFile(layers []string, name string) string {
 		}
 	}
 	return ""
+}
+
+// tooLarge reports whether the topmost layer that has a file has one that findFile does not read.
+func tooLarge(layers []string, name string) bool {
+	for _, dir := range layers {
+		if _, err := readInLayer(dir, name); !errors.Is(err, fs.ErrNotExist) {
+			return errors.Is(err, sandpit.ErrInvalid)
+		}
+	}
+	return false
+}
+
+// findLink returns where a link leads to, in the topmost layer that has the file.
+func findLink(layers []string, name string) (target string, ok bool) {
+	for _, dir := range layers {
+		if kind, exists := typeInLayer(dir, name); exists {
+			if kind&fs.ModeSymlink == 0 {
+				return "", false
+			}
+			return linkInLayer(dir, name)
+		}
+	}
+	return "", false
 }
 
 // findType returns the type of a file in the topmost layer that has it.

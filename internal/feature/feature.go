@@ -60,13 +60,14 @@ const (
 	GapGuestPids   = "guest-pids"   // a guest beside the limit of processes
 	GapSecretEnv   = "secret-env"   // values of secrets that the sandbox itself has, because it was asked for
 	GapSecretHosts = "secret-hosts" // hosts of secrets that the policy forbids
+	GapImageRoots  = "image-roots"  // certificates that the image trusts, where TLS is intercepted
 )
 
 // OtherGaps returns the gaps that are not a missing feature.
 func OtherGaps() []string {
 	return []string{
 		GapProc, GapNamespaces, GapOwnIDs, GapOwnCounters, GapHostImage, GapSetID, GapSocketPeers, GapCoreHandler,
-		GapSwap, GapTCPBuffers, GapGuestPids, GapSecretEnv, GapSecretHosts,
+		GapSwap, GapTCPBuffers, GapGuestPids, GapSecretEnv, GapSecretHosts, GapImageRoots,
 	}
 }
 

@@ -329,7 +329,7 @@ func (s *server) startEngine(ctx context.Context) error {
 		opt.Log.Error("a sandbox could not be adopted", "error", err, "fix", sandpit.Hint(err))
 	}
 	for _, err := range report.Lacking {
-		opt.Log.Warn("a sandbox created by an earlier version lacks a protection", "error", err, "fix", sandpit.Hint(err))
+		opt.Log.Warn("an adopted sandbox lacks a protection or its network", "error", err, "fix", sandpit.Hint(err))
 	}
 	return nil
 }
