@@ -219,7 +219,7 @@ func (e *Engine) recall(recoverer driver.Recoverer, r Record, cancel context.Can
 	if s.linked = d.Egress != nil; s.linked {
 		s.egress = *d.Egress
 	}
-	s.secretUses = secretUses{uses: made.Spec.Secrets, placeholders: d.Secrets}
+	s.secretUses = secretUses{uses: made.Spec.Secrets, placeholders: d.Secrets, recalled: true}
 	s.lease = &image.Lease{} // what it keeps of the store is written there
 	s.cancel = cancel
 	h := driver.Handle{Version: driver.HandleVersion, Driver: e.opts.Driver.Name(), ID: r.ID}

@@ -221,7 +221,7 @@ func (j *joining) undo() {
 func (s *Sandbox) join(ctx context.Context, file *os.File, e granted) error {
 	s.joining.Lock()
 	defer s.joining.Unlock()
-	if err := s.findSecrets(ctx); err != nil { // they may have changed since the sandbox was known
+	if err := s.findSecrets(ctx, nil); err != nil { // they may have changed since the sandbox was known
 		_ = file.Close()
 		return err
 	}

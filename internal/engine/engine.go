@@ -90,6 +90,8 @@ type Engine struct {
 	tasks  tasks
 	trust  trustCache
 
+	refreshing chan struct{} // places of sandboxes whose secrets change
+
 	mu     sync.Mutex
 	closed bool              // guarded by mu
 	spaces map[string]*space // by name, guarded by mu
@@ -108,7 +110,7 @@ func New(opts Options) *Engine {
 		opts.Hangs = func(Stuck, bool) {}
 	}
 	opts.Patience = opts.Patience.withDefaults()
-	e := &Engine{opts: opts, spaces: map[string]*space{}, logs: logstore.NewRoom(filepath.Dir(opts.Dir), opts.Logs)}
+	e := &Engine{opts: opts, spaces: map[string]*space{}, refreshing: make(chan struct{}, maxRefreshing), logs: logstore.NewRoom(filepath.Dir(opts.Dir), opts.Logs)}
 	e.traffic.by = map[string]Traffic{}
 	e.gate.capacity = opts.Capacity
 	e.pool = newPool(e, opts.Pool)

@@ -56,6 +56,7 @@ type Sandbox struct {
 	change    chan struct{} // one place: held during a change of the state
 	saving    sync.Mutex    // held while the record is written
 	joining   sync.Mutex    // held while the terms of its network change
+	refreshes refreshes     // of its secrets
 	newSecret bool          // Record.NewSecret; guarded by saving
 	noted     bool          // there may be a stopMark; guarded by saving
 	erasing   bool          // its record is being removed, and must not be written; guarded by saving

@@ -9,11 +9,13 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/feature"
+	"github.com/sandpit-dev/sandpit/internal/ledger"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
@@ -74,7 +76,8 @@ type secretUses struct {
 	placeholders map[string]string    // by name, of those that are bound to hosts
 	own          map[string]OwnSecret // Made.Own; replaced, and never changed
 
-	bound []Secret // with the present values; those that were removed are missing
+	bound    []Secret // with the present values; those that were removed are missing
+	recalled bool     // those are not known yet, nor charged
 }
 
 // madeOf are the uses of secrets as a new sandbox is made with them.
@@ -84,13 +87,28 @@ type madeOf struct {
 	gap []sandpit.Gap // says which values the sandbox has
 }
 
+// secretCopies are those of a bound value: here, in the network's process, and there as a former value.
+const secretCopies = 3
+
 // cost is the size of the secrets in memory.
-func (u *secretUses) cost() (n int64) {
-	for _, b := range u.bound {
-		n += int64(len(b.Name)+len(b.Placeholder)+len(b.Value)) + 256
-	}
+func (u *secretUses) cost() int64 {
+	n := u.boundCost(u.bound)
 	for name, own := range u.own {
-		n += int64(len(name)+len(own.Value)) + 128
+		n += int64(len(name)) + 128 + (1+secretCopies)*int64(len(own.Value))
+	}
+	return n
+}
+
+// boundCost is the size of bound secrets. The values of own ones are not in it.
+func (u *secretUses) boundCost(bound []Secret) (n int64) {
+	for _, b := range bound {
+		n += int64(len(b.Name)+len(b.Placeholder)) + 256
+		for _, host := range b.Hosts {
+			n += secretCopies * (int64(len(host)) + ledger.StringCost)
+		}
+		if _, own := u.own[b.Name]; !own {
+			n += secretCopies * int64(len(b.Value))
+		}
 	}
 	return n
 }
@@ -186,15 +204,21 @@ func placeholder(prefix string) string {
 	return prefix + "sandpit" + strings.ToLower(rand.Text()) // 130 bits
 }
 
-// findSecrets finds the present values of the secrets that the sandbox uses. Those that were removed,
-// or that are no longer bound to its hosts, are left out.
-func (s *Sandbox) findSecrets(ctx context.Context) error {
+// findSecrets finds the present values of secrets that the sandbox uses: those with some names, or with nil all.
+// Those that were removed, or that are no longer bound to its hosts, are left out. Precondition: s.joining is held.
+func (s *Sandbox) findSecrets(ctx context.Context, names map[string]bool) error {
 	s.mu.Lock()
 	was := s.secretUses
 	s.mu.Unlock()
 	var bound []Secret
 	for _, use := range was.uses {
 		if use.Env || s.engine.opts.Secrets == nil {
+			continue
+		}
+		if names != nil && !names[use.Name] && !was.recalled {
+			if i := slices.IndexFunc(was.bound, func(b Secret) bool { return b.Name == use.Name }); i >= 0 {
+				bound = append(bound, was.bound[i])
+			}
 			continue
 		}
 		own, is := was.own[use.Name]
@@ -210,9 +234,22 @@ func (s *Sandbox) findSecrets(ctx context.Context) error {
 			bound = append(bound, bind(use.Name, placeholder, found))
 		}
 	}
+	more := was.boundCost(bound) - was.boundCost(was.bound)
+	if more > 0 && !was.recalled {
+		if err := s.pay(more); err != nil {
+			return err
+		}
+	}
 	s.mu.Lock()
-	s.bound = bound
+	s.bound, s.recalled = bound, false
+	if was.recalled && !s.repaid { // whatever the bounds are: it is there
+		s.memory.Add(more)
+		s.cost += more
+	}
 	s.mu.Unlock()
+	if more < 0 {
+		s.refund(-more)
+	}
 	return nil
 }
 
@@ -287,22 +324,58 @@ func (s *Sandbox) renewSecret(ctx context.Context, name string) error {
 
 // SecretChanged puts the present value of a secret in force in all sandboxes that use it: those of a
 // namespace, or with "" all. A sandbox in which that fails reaches nothing from then on, because
-// the former value must not be used any more; the error names one.
+// the former value must not be used any more; the error names one. Any number may change at once.
 func (e *Engine) SecretChanged(ctx context.Context, namespace, name string) error {
 	var all []*task
 	for _, s := range e.Sandboxes() {
-		if namespace != "" && s.namespace != namespace || !s.usesSecret(name) {
-			continue
+		if (namespace == "" || s.namespace == namespace) && s.usesSecret(name) {
+			all = append(all, s.refreshLater(name))
 		}
-		all = append(all, e.work("changing a secret of", s, e.opts.Patience.Close, func(ctx context.Context) error {
-			return s.refreshSecrets(ctx)
-		}))
 	}
 	var errs []error
 	for _, t := range all {
 		errs = append(errs, t.wait(ctx))
 	}
 	return errors.Join(errs...)
+}
+
+// maxRefreshing bounds the sandboxes whose secrets change at once: one of each namespace.
+const maxRefreshing = 4
+
+// refreshes are the changes of a sandbox's secrets.
+type refreshes struct {
+	mu    sync.Mutex
+	next  *task           // that has not begun, or nil; guarded by mu
+	names map[string]bool // of the secrets that it is for, guarded by mu
+}
+
+// refreshLater has the present value of a secret put in force in its turn, together with others that change
+// until then.
+func (s *Sandbox) refreshLater(name string) *task {
+	e, r := s.engine, &s.refreshes
+	e.mu.Lock()
+	own := e.space(s.namespace).refreshing
+	e.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.next != nil {
+		r.names[name] = true
+		return r.next
+	}
+	r.names = map[string]bool{name: true}
+	r.next = e.work("changing a secret of", s, e.opts.Patience.Create, func(ctx context.Context) error {
+		for _, places := range [...]chan struct{}{own, e.refreshing} { // one that waits for its namespace keeps no other waiting
+			places <- struct{}{}
+			defer func() { <-places }()
+		}
+		r.mu.Lock()
+		names := r.names
+		r.next.limit(e.opts.Patience.Close)
+		r.next = nil
+		r.mu.Unlock()
+		return s.refreshSecrets(ctx, names)
+	})
+	return r.next
 }
 
 // usesSecret reports whether a stored secret is bound to hosts for the sandbox.
@@ -329,11 +402,11 @@ func (s *Sandbox) usedSecrets() (used []sandpit.SecretUse) {
 	return used
 }
 
-// refreshSecrets puts the present values of the sandbox's secrets in force.
-func (s *Sandbox) refreshSecrets(ctx context.Context) error {
+// refreshSecrets puts the present values of some of the sandbox's secrets in force.
+func (s *Sandbox) refreshSecrets(ctx context.Context, names map[string]bool) error {
 	s.joining.Lock()
 	defer s.joining.Unlock()
-	err := s.findSecrets(ctx)
+	err := s.findSecrets(ctx, names)
 	joined := s.joined()
 	if err == nil && joined != nil {
 		e := s.settings().egress
@@ -368,7 +441,7 @@ func (s *Sandbox) SetOwnSecret(ctx context.Context, name, value string) error {
 	if err != nil {
 		return fmt.Errorf("changing the secret %q of sandbox %q: %w", fault.Clip(name), s.Name(), err)
 	}
-	return s.refreshSecrets(ctx)
+	return s.refreshSecrets(ctx, map[string]bool{name: true})
 }
 
 // storeOwn writes the record with another value of an own secret.
@@ -401,7 +474,7 @@ func (s *Sandbox) storeOwn(ctx context.Context, name, value string) error {
 			return err
 		}
 	}
-	more := int64(len(text)-len(sealed)) + 2*int64(len(value)-len(was.Value)) // see secretUses.cost
+	more := int64(len(text)-len(sealed)) + (1+secretCopies)*int64(len(value)-len(was.Value)) // see secretUses.cost
 	if more > 0 {
 		if err := s.pay(more); err != nil {
 			return err

@@ -26,6 +26,8 @@ type space struct {
 	tries    chan struct{} // a place for each sandbox that is being made; see Engine.try
 	pulls    chan struct{} // and for each image that is being fetched from a registry
 	logs     *logstore.Share
+
+	refreshing chan struct{} // the place of a sandbox whose secrets change
 }
 
 // compareCreated orders sandboxes by age, oldest first.
@@ -37,7 +39,7 @@ func compareCreated(s *Sandbox, created int64) int {
 func (e *Engine) space(name string) *space {
 	sp := e.spaces[name]
 	if sp == nil {
-		sp = &space{ids: map[string]*Sandbox{}, names: map[string]*Sandbox{}, logs: e.logs.Share(), tries: make(chan struct{}, maxStuckSpace), pulls: make(chan struct{}, maxStuckSpace)}
+		sp = &space{ids: map[string]*Sandbox{}, names: map[string]*Sandbox{}, logs: e.logs.Share(), tries: make(chan struct{}, maxStuckSpace), pulls: make(chan struct{}, maxStuckSpace), refreshing: make(chan struct{}, 1)}
 		e.spaces[name] = sp
 	}
 	return sp

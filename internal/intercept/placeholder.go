@@ -30,6 +30,7 @@ const (
 	maxEarly       = 3         // bytes of a value's beginning that come back before it is known to be one
 	maxWholeBody   = 256 << 10 // bytes of a body that keeps its length when a value is put in
 	maxFormer      = 32        // secrets that were replaced or removed, whose values are still taken out of responses
+	maxFormerSize  = 256 << 10 // bytes of these values
 )
 
 // secrets are those of a sandbox. They are immutable. No error and no decision of theirs has a
@@ -79,16 +80,22 @@ func (ss secrets) has(s secret) bool {
 	})
 }
 
-// with returns the secrets and what was before them, of which it keeps the latest maxFormer.
+// with returns the secrets and what was before them, of which it keeps the latest maxFormer, up to
+// maxFormerSize.
 func (ss secrets) with(was secrets) secrets {
 	var former secrets
+	size := 0
 	for _, s := range was {
-		if !ss.has(s) {
-			s.former = true
-			former = append(former, s)
+		if ss.has(s) {
+			continue
 		}
+		if size += len(s.Value); size > maxFormerSize || len(former) == maxFormer {
+			break
+		}
+		s.former = true
+		former = append(former, s)
 	}
-	return slices.Concat(ss, former[:min(len(former), maxFormer)])
+	return slices.Concat(ss, former)
 }
 
 // changed reports whether a secret for a destination was replaced or removed.

@@ -1,6 +1,7 @@
 package intercept
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 
@@ -19,5 +20,18 @@ func TestFormerSecretsAreBounded(t *testing.T) {
 	}
 	if len(ss) != 1+maxFormer || string(ss[1].Value) != fmt.Sprint(3*maxFormer-2) {
 		t.Errorf("%d are kept, the latest is %s", len(ss), ss[1].Value)
+	}
+}
+
+// Large former values are bounded by their size.
+func TestFormerSecretsAreSmall(t *testing.T) {
+	const size = 64 << 10
+	value := func(i int) []byte { return append(make([]byte, size), fmt.Sprint(i)...) }
+	var ss secrets
+	for i := range maxFormer {
+		ss = secrets{{Secret: engine.Secret{Value: value(i)}}}.with(ss)
+	}
+	if len(ss) != 1+maxFormerSize/size-1 || !bytes.Equal(ss[1].Value, value(maxFormer-2)) {
+		t.Errorf("%d secrets are kept", len(ss))
 	}
 }

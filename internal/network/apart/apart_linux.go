@@ -18,7 +18,7 @@ import (
 )
 
 // version changes with the protocol. The two ends differ only if the wrong program was started.
-const version = 3
+const version = 4
 
 // maxMessage bounds a message in bytes: more than the largest terms. Answers are made to fit.
 const maxMessage = 16 << 20
@@ -82,6 +82,7 @@ type message struct {
 	Upstream *upstream.Settings `json:",omitempty"` // of hello
 
 	Terms *engine.Terms   `json:",omitempty"` // of join and set
+	Same  *same           `json:",omitempty"` // of set: what Terms lacks
 	Used  *engine.Traffic `json:",omitempty"` // of join: see network.Resume
 	Name  string          `json:",omitempty"` // of renew: the secret
 	IPv6  bool            `json:",omitempty"` // of echo
@@ -146,8 +147,8 @@ func send(c *net.UnixConn, encoded []byte, fd int) error {
 	return err
 }
 
-// receive reads a message. The file that came with it is the caller's, or nil.
-func receive(c *net.UnixConn) (m *message, file *os.File, err error) {
+// receive reads the body of a message. The file that came with it is the caller's, or nil.
+func receive(c *net.UnixConn) (body []byte, file *os.File, err error) {
 	defer func() {
 		if err != nil && file != nil {
 			file.Close()
@@ -172,15 +173,18 @@ func receive(c *net.UnixConn) (m *message, file *os.File, err error) {
 	if length > maxMessage {
 		return nil, file, fmt.Errorf("a message of %d bytes exceeds the limit of %d", length, maxMessage)
 	}
-	body := make([]byte, length)
-	if _, err = io.ReadFull(c, body); err != nil {
-		return nil, file, err
+	body = make([]byte, length)
+	_, err = io.ReadFull(c, body)
+	return body, file, err
+}
+
+// decode returns the message of a body.
+func decode(body []byte) (*message, error) {
+	m := new(message)
+	if json.Unmarshal(body, m) != nil {
+		return nil, errors.New("a message is not valid JSON") // whose text may have a secret
 	}
-	m = new(message)
-	if err = json.Unmarshal(body, m); err != nil {
-		err = errors.New("a message is not valid JSON") // whose text may have a secret
-	}
-	return m, file, err
+	return m, nil
 }
 
 // received returns the descriptor of a control message, or nil.

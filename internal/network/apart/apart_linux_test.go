@@ -363,7 +363,11 @@ func TestMessages(t *testing.T) {
 		}
 		_, _ = unix.Write(ends[1], []byte(c.sent))
 		unix.Close(ends[1])
-		if _, _, err := receive(conn.(*net.UnixConn)); err == nil || !strings.Contains(err.Error(), c.want) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		body, _, err := receive(conn.(*net.UnixConn))
+		if err == nil {
+			_, err = decode(body)
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("%q: %v", c.sent, err)
 		}
 		conn.Close()

@@ -151,11 +151,12 @@ func (c *child) ask(ctx context.Context, m *message, fd int) (*message, error) {
 		delete(c.waiting, m.ID)
 		c.mu.Unlock()
 	}()
-	body, err := encode(m)
+	c.sending.Lock()
+	body, err := encode(m) // one at a time: they may be large
 	if err != nil {
+		c.sending.Unlock()
 		return nil, err
 	}
-	c.sending.Lock()
 	_ = c.conn.SetWriteDeadline(time.Now().Add(answerTime))
 	err = send(c.conn, body, fd)
 	c.sending.Unlock()
@@ -254,12 +255,16 @@ func (c *child) hear(stderr *os.File) {
 		last <- summary(stderr)
 	}()
 	for {
-		m, file, err := receive(c.conn)
+		body, file, err := receive(c.conn)
 		if err != nil {
 			break
 		}
 		if file != nil {
 			file.Close()
+		}
+		m, err := decode(body)
+		if err != nil {
+			break
 		}
 		if m.Op == opRenew || m.Op == opEcho {
 			c.answer(m)

@@ -329,6 +329,10 @@ func (m *member) do(ctx context.Context, c *child, request *message, terms *engi
 		return nil
 	}
 	request.Sandbox = m.id
+	if terms != nil {
+		sent, same := difference(m.terms, *terms)
+		request.Terms, request.Same = &sent, same
+	}
 	a, err := c.ask(ctx, request, -1)
 	if err != nil {
 		return err
@@ -342,7 +346,7 @@ func (m *member) do(ctx context.Context, c *child, request *message, terms *engi
 
 // Set changes what the sandbox may reach. See engine.Joined.
 func (m *member) Set(ctx context.Context, t engine.Terms) error {
-	return m.ask(ctx, &message{Op: opSet, Terms: &t}, &t)
+	return m.ask(ctx, &message{Op: opSet}, &t)
 }
 
 // Log returns the last connections. See engine.Joined. Those that an earlier process has made are

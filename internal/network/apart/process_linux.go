@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/network"
 	"github.com/sandpit-dev/sandpit/internal/upstream"
@@ -72,6 +73,7 @@ type process struct {
 
 	mu     sync.Mutex
 	joined map[uint64]*network.Network // guarded by mu
+	terms  map[uint64]engine.Terms     // of joined, guarded by mu
 	last   uint64                      // ID of a request, guarded by mu
 	asked  map[uint64]chan answered    // by ID, guarded by mu
 
@@ -88,7 +90,7 @@ type answered struct {
 
 func newProcess(conn *net.UnixConn) *process {
 	return &process{
-		conn: conn, joined: map[uint64]*network.Network{}, asked: map[uint64]chan answered{}, renewing: map[uint64]int{},
+		conn: conn, joined: map[uint64]*network.Network{}, terms: map[uint64]engine.Terms{}, asked: map[uint64]chan answered{}, renewing: map[uint64]int{},
 		renewals: make(chan struct{}, maxRenewals), echoes: make(chan struct{}, maxEchoes),
 	}
 }
@@ -110,29 +112,59 @@ func serve(gaps []string, sockets *network.Sockets) error {
 	}
 	p := newProcess(conn)
 	p.sockets = sockets
-	for greeted := false; ; {
-		m, file, err := receive(conn)
+	if err := p.greet(gaps); err != nil {
+		return err
+	}
+	handling, failed := make(chan struct{}, maxHandling), make(chan error, maxHandling)
+	for {
+		body, file, err := receive(conn)
 		if err != nil {
+			select {
+			case err = <-failed:
+			default:
+			}
 			return ended(err)
 		}
-		if file != nil && m.Op != opJoin && m.Op != opEcho {
-			file.Close()
-		}
-		if !greeted {
-			if m.Op != opHello || m.Version != version {
-				return fmt.Errorf("the server speaks version %d, not %d", m.Version, version)
+		handling <- struct{}{}
+		go func() {
+			defer func() { <-handling }()
+			m, err := decode(body)
+			if err != nil {
+				failed <- err
+				conn.Close()
+				return
 			}
-			if m.Upstream != nil {
-				if p.way, err = upstream.New(*m.Upstream); err != nil {
-					return err
-				}
-			}
-			greeted = true
-			p.answer(m, &message{Version: version, Gaps: gaps}, nil)
-			continue
-		}
-		p.handle(m, file)
+			p.handle(m, file)
+		}()
 	}
+}
+
+// maxHandling bounds the messages that are handled at once. Of one sandbox there is one.
+const maxHandling = 4
+
+// greet answers the first message.
+func (p *process) greet(gaps []string) error {
+	body, file, err := receive(p.conn)
+	if err != nil {
+		return ended(err)
+	}
+	if file != nil {
+		file.Close()
+	}
+	m, err := decode(body)
+	if err != nil {
+		return err
+	}
+	if m.Op != opHello || m.Version != version {
+		return fmt.Errorf("the server speaks version %d, not %d", m.Version, version)
+	}
+	if m.Upstream != nil {
+		if p.way, err = upstream.New(*m.Upstream); err != nil {
+			return err
+		}
+	}
+	p.answer(m, &message{Version: version, Gaps: gaps}, nil)
+	return nil
 }
 
 // ended leaves out the errors of a server that has ended.
@@ -276,17 +308,18 @@ func (p *process) handle(m *message, file *os.File) {
 		p.answers(m, file)
 		return
 	}
-	if m.Terms != nil {
-		m.Terms.Renew = p.renew(m.Sandbox)
-	}
 	if m.Op == opJoin {
 		p.answer(m, new(message), p.join(m, file))
 		return
+	}
+	if file != nil {
+		file.Close()
 	}
 	p.mu.Lock()
 	j := p.joined[m.Sandbox]
 	if m.Op == opLeave {
 		delete(p.joined, m.Sandbox)
+		delete(p.terms, m.Sandbox)
 	}
 	p.mu.Unlock()
 	switch {
@@ -298,8 +331,8 @@ func (p *process) handle(m *message, file *os.File) {
 		p.answer(m, new(message), nil)
 	case j == nil:
 		p.answer(m, new(message), fault.NotFoundf("the sandbox has not joined"))
-	case m.Op == opSet && m.Terms != nil:
-		p.answer(m, new(message), j.Set(*m.Terms))
+	case m.Op == opSet && m.Terms != nil && m.Same != nil:
+		p.answer(m, new(message), p.set(j, m))
 	case m.Op == opLog:
 		go func() {
 			l := fit(j.Log())
@@ -339,6 +372,7 @@ func (p *process) join(m *message, file *os.File) error {
 		file.Close()
 		return fault.Invalidf("the sandbox joins twice, or without terms")
 	}
+	m.Terms.Renew = p.renew(m.Sandbox)
 	n, err := network.New(file, *m.Terms, p.way, p.listenEcho, p.sockets)
 	if err != nil {
 		return err
@@ -348,7 +382,28 @@ func (p *process) join(m *message, file *os.File) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.joined[m.Sandbox] = n
+	p.joined[m.Sandbox], p.terms[m.Sandbox] = n, *m.Terms
+	return nil
+}
+
+// set changes the terms of a sandbox.
+func (p *process) set(j *network.Network, m *message) error {
+	p.mu.Lock()
+	terms := p.terms[m.Sandbox]
+	p.mu.Unlock()
+	terms, err := m.Same.whole(terms, *m.Terms)
+	if err != nil {
+		return err
+	}
+	terms.Renew = p.renew(m.Sandbox)
+	if err := j.Set(terms); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, is := p.joined[m.Sandbox]; is {
+		p.terms[m.Sandbox] = terms
+	}
 	return nil
 }
 
