@@ -271,7 +271,8 @@ func TestOwnSecrets(t *testing.T) {
 	}
 
 	// Stored secrets of the same names are not used, and their changes do not matter.
-	ask(200, "PUT", "/v1/secrets/openai", s.keyOf("a", "default"), `{"value":"value-of-team-a"}`)
+	owner := s.keyOf("a", "default") // whose policy lets it store them
+	ask(200, "PUT", "/v1/secrets/openai", owner, `{"value":"value-of-team-a"}`)
 	create := `{"name":"one","limits":{"memory":67108864,"disk":8388608},"secrets":[{"name":"openai","value":"own-of-the-sandbox"},{"name":"crm","hosts":["own.example:8443"],"variable":"TOKEN","value":"own-of-crm"},{"name":"plain","env":true,"value":"own-in-the-environment"}]}`
 	for range 2 { // the second is an answer that was kept
 		ask(201, "POST", "/v1/sandboxes", a, create, "Idempotency-Key", "once")
@@ -287,7 +288,7 @@ func TestOwnSecrets(t *testing.T) {
 	if out, err := sandpit.Shell(t.Context(), sb, "echo $OPENAI_API_KEY; echo $TOKEN; echo $PLAIN | tr a-z A-Z"); err != nil || !strings.HasPrefix(string(out.Stdout), "sk-sandpit") || !strings.HasSuffix(string(out.Stdout), "\nOWN-IN-THE-ENVIRONMENT\n") {
 		t.Errorf("the environment is %q, %v", string(out.Stdout), err)
 	}
-	ask(200, "PUT", "/v1/secrets/openai/value", a, `{"value":"rotated-of-team-a"}`)
+	ask(200, "PUT", "/v1/secrets/openai/value", owner, `{"value":"rotated-of-team-a"}`)
 	ask(204, "DELETE", "/v1/secrets/openai", a, "")
 	inForce(0, openai, crm)
 
