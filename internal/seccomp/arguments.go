@@ -34,12 +34,21 @@ const (
 	solSocket                                    = 1
 	soAttachFilter, soAttachBPF                  = 26, 50
 	soAttachReusePortCBPF, soAttachReusePortEBPF = 51, 52
+	soReuseAddr, soBroadcast                     = 2, 6
+	soKeepAlive, soLinger                        = 9, 13
 	msgOOB                                       = 1
 
+	// linux/in6.h, linux/tcp.h
+	ipprotoIPv6, ipv6V6Only               = 41, 26
+	tcpNoDelay                            = 1
+	tcpKeepIdle, tcpKeepIntvl, tcpKeepCnt = 4, 5, 6
+
 	// linux/fcntl.h, asm-generic/fcntl.h
-	fSetLease, fNotify, fSetDeleg = 1024, 1026, 1040
-	oCreat, oTmpfile              = 0o100, 0o20000000
-	oAccMode, oTrunc              = 0o3, 0o1000
+	fSetLease, fNotify, fSetDeleg          = 1024, 1026, 1040
+	fDupFD, fGetFD, fSetFD, fGetFL, fSetFL = 0, 1, 2, 3, 4
+	fDupFDCloexec                          = 1030
+	oCreat, oTmpfile                       = 0o100, 0o20000000
+	oAccMode, oTrunc, oAsync               = 0o3, 0o1000, 0o20000
 
 	// linux/sched.h
 	schedOther, schedBatch, schedIdle = 0, 3, 5

@@ -77,6 +77,7 @@ func odd() []uint64 {
 		mapHugeTLB, mapHugeTLB | 0x22, 0x22, mfdHugeTLB | 1, 0xFFFFFFFF, 0x7FFFFFFF, 0x80000000,
 		soAttachFilter, soAttachBPF, soAttachReusePortCBPF, soAttachReusePortEBPF, prGetSeccomp, prSetSeccomp,
 		fSetLease, fNotify, fSetDeleg, schedResetOnFork, schedResetOnFork | 1, sISUID | 0o755, sISGID, 0o6755, oCreat, oTmpfile | 1,
+		fDupFDCloexec, oAsync, oAsync | 0x800, ipprotoIPv6, ipv6V6Only, soLinger, 31, 100, // TCP_ULP, UDP_ENCAP
 		tunGetIff, oAccMode, oTrunc, cloneThread, 0x50F00, cloneThread | 0x10000000, prSetVMA, // of a Go thread
 		keyHigh << 32, keyLow << 32, keyHigh<<32 | seccompSetModeFilter, keyLow<<32 | seccompFilterFlagTSYNC, keyHigh, keyLow,
 	} {

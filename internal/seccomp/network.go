@@ -18,12 +18,12 @@ func networkGroups() []group {
 		}},
 		{readOnly(1), []string{"open"}},
 		{readOnly(2), []string{"openat"}},
-		{fcntl(), []string{"fcntl"}},
+		{describeFile(), []string{"fcntl"}},
 		{describeTUN(), []string{"ioctl"}},
 
 		// Sockets. Bind is how Go finds out which versions of IP there are.
 		{networkSocket(), []string{"socket"}},
-		{setsockopt(), []string{"setsockopt"}},
+		{tuneSocket(), []string{"setsockopt"}},
 		{Allow, []string{
 			"connect", "bind", "shutdown", "getsockname", "getpeername", "getsockopt",
 			"sendto", "sendmsg", "sendmmsg", "recvfrom", "recvmsg", "recvmmsg",
@@ -71,6 +71,36 @@ func NetworkProgram(goarch string, pid uint32) []Instruction {
 
 // readOnly allows to open what exists, for reading.
 func readOnly(flags int) decision { return noBits(flags, oAccMode|oCreat|oTrunc|oTmpfile, fail(ePERM)) }
+
+// describeFile allows fcntl(fd, command, …) to duplicate descriptors, and to read and set their flags. It can't ask for
+// signals when a file is ready (F_SETOWN, F_SETSIG, O_ASYNC): the kernel would send any signal to any process of the user.
+func describeFile() decision {
+	return choice{
+		arg: 1,
+		cases: []oneOf{
+			{[]uint32{fDupFD, fDupFDCloexec, fGetFD, fSetFD, fGetFL}, Allow},
+			{[]uint32{fSetFL}, noBits(2, oAsync, fail(ePERM))},
+		},
+		other: fail(ePERM),
+	}
+}
+
+// tuneSocket allows setsockopt(fd, level, name, …) what Go's package net sets. Other options reach parts of the kernel that
+// the process does not need, such as TLS (TCP_ULP) and IPsec (UDP_ENCAP).
+func tuneSocket() decision {
+	only := func(names ...uint32) decision {
+		return choice{arg: 2, cases: []oneOf{{names, Allow}}, other: fail(eNOPROTOOPT)}
+	}
+	return choice{
+		arg: 1,
+		cases: []oneOf{
+			{[]uint32{solSocket}, only(soReuseAddr, soBroadcast, soKeepAlive, soLinger)},
+			{[]uint32{ipprotoTCP}, only(tcpNoDelay, tcpKeepIdle, tcpKeepIntvl, tcpKeepCnt)},
+			{[]uint32{ipprotoIPv6}, only(ipv6V6Only)},
+		},
+		other: fail(eNOPROTOOPT),
+	}
+}
 
 // networkSocket is socket, less local sockets and ICMP: the server opens those.
 func networkSocket() decision {

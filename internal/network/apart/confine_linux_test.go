@@ -93,6 +93,28 @@ func confined(file, tcp, udp string) int {
 	call("a signal", unix.SYS_KILL, uintptr(os.Getppid()))
 	call("a signal to a thread of another", unix.SYS_TGKILL, uintptr(os.Getppid()), uintptr(os.Getppid()))
 	call("a signal to itself", unix.SYS_TGKILL, uintptr(os.Getpid()), uintptr(unix.Gettid()))
+	var pipe [2]int
+	note("a pipe", unix.Pipe2(pipe[:], unix.O_CLOEXEC))
+	fcntl := func(what string, cmd, arg int) {
+		call(what, unix.SYS_FCNTL, uintptr(pipe[0]), uintptr(cmd), uintptr(arg))
+	}
+	fcntl("an owner of a file", unix.F_SETOWN, os.Getppid())
+	fcntl("another owner of a file", unix.F_SETOWN_EX, 0)
+	fcntl("the signal of a file", unix.F_SETSIG, int(unix.SIGKILL))
+	fcntl("signals of a file", unix.F_SETFL, unix.O_ASYNC|unix.O_NONBLOCK)
+	fcntl("not to block", unix.F_SETFL, unix.O_NONBLOCK)
+	for kind, options := range map[int]map[string][2]int{
+		unix.SOCK_STREAM: {"TLS of the kernel": {unix.SOL_TCP, unix.TCP_ULP}, "no delay": {unix.SOL_TCP, unix.TCP_NODELAY}},
+		unix.SOCK_DGRAM:  {"IPsec": {unix.SOL_UDP, unix.UDP_ENCAP}, "a filter of packets": {unix.SOL_SOCKET, unix.SO_ATTACH_FILTER}},
+	} {
+		fd, err := unix.Socket(unix.AF_INET, kind|unix.SOCK_CLOEXEC, 0)
+		for what, o := range options {
+			if err == nil {
+				note(what, unix.SetsockoptInt(fd, o[0], o[1], 1))
+			}
+		}
+		unix.Close(fd)
+	}
 	call("mounting", unix.SYS_MOUNT)
 	call("bpf", unix.SYS_BPF)
 	call("keys", unix.SYS_KEYCTL)
@@ -191,6 +213,8 @@ func TestConfined(t *testing.T) {
 		"writing": "EPERM", "creating": "EPERM", "/etc/hosts": "", "/etc/resolv.conf": "", "roots": "",
 		"executing": "ENOSYS", "a process": "EPERM", "a namespace": "ENOSYS", "entering a namespace": "ENOSYS",
 		"tracing": "ENOSYS", "reading memory": "ENOSYS", "a pidfd": "ENOSYS", "a signal": "ENOSYS", "a signal to a thread of another": "EPERM", "a signal to itself": "",
+		"a pipe": "", "an owner of a file": "EPERM", "another owner of a file": "EPERM", "the signal of a file": "EPERM", "signals of a file": "EPERM", "not to block": "",
+		"TLS of the kernel": "ENOPROTOOPT", "IPsec": "ENOPROTOOPT", "a filter of packets": "ENOPROTOOPT", "no delay": "",
 		"mounting": "ENOSYS", "bpf": "ENOSYS", "keys": "ENOSYS", "perf": "ENOSYS", "userfaultfd": "ENOSYS", "io_uring": "ENOSYS", "kexec": "ENOSYS", "memfd": "ENOSYS", "changing a device": "EPERM",
 		"another user": "ENOSYS", "another filter": "ENOSYS", "becoming dumpable": "EINVAL",
 		"a local socket": "EAFNOSUPPORT", "a packet socket": "EAFNOSUPPORT", "a raw socket": "EPERM", "an ICMP socket": "EPROTONOSUPPORT", "vsock": "EAFNOSUPPORT", "listening": "ENOSYS",
