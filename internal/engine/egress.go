@@ -315,7 +315,6 @@ func asking(e sandpit.Egress) granted {
 // with the hosts of secrets. The caller says whether there are secrets. What replaces the grant of before, if there
 // is one, and only narrows it, is allowed also where the policy was tightened meanwhile.
 func (e *Engine) allowEgress(g granted, was *granted, secrets bool, hosts []string, p policy.Policy) (granted, error) {
-	narrower := was != nil && narrows(g.Egress, was.Egress)
 	g.Within = nil
 	if g.IsZero() && !secrets {
 		return g, nil
@@ -326,34 +325,34 @@ func (e *Engine) allowEgress(g granted, was *granted, secrets bool, hosts []stri
 	added := sandpit.Egress{Allow: g.Allow}
 	if was != nil {
 		added.Allow = missing(was.Allow, g.Allow)
+		p.LowerTraffic(&g.Bounds, was.Bounds)
 	}
 	err := p.RefuseDenied(added, e.opts.Network.Within)
 	if err != nil {
 		return g, err
 	}
 	g.Egress, err = p.Egress(g.Egress, func(asked sandpit.Egress, allowed, addresses []string) (part, what string, err error) {
-		if narrower {
-			g.Own, g.Within = was.Own, was.Within
-			_, _, err = e.opts.Network.Excess(asked, nil, nil)
-			return "", "", err
-		}
 		if g.Own, err = e.opts.Network.Own(asked); err != nil { // before: an address that comes now was not checked
 			return "", "", err
 		}
 		if g.Within = allowed; p.Rules == nil {
 			g.Within = []string{string(sandpit.EgressAll)}
 		}
-		return e.opts.Network.Excess(withRules(asked, hosts), allowed, addresses)
+		part, what, err = e.opts.Network.Excess(withRules(asked, hosts), allowed, addresses)
+		if part != "" && was != nil && narrows(p.WithDenied(g.Egress), was.Egress) {
+			g.Own, g.Within, part = was.Own, was.Within, ""
+		}
+		return part, what, err
 	})
 	return g, err
 }
 
-// narrows reports whether e has less than before, by no other rules. Without an entry of Resolve, a name
+// narrows reports whether e allows nothing that it did not allow before. Without an entry of Resolve, a name
 // may lead elsewhere.
 func narrows(e, was sandpit.Egress) bool {
-	less := len(e.Allow) < len(was.Allow) || len(e.Deny) > len(was.Deny)
-	return less && len(missing(was.Allow, e.Allow)) == 0 && len(missing(e.Deny, was.Deny)) == 0 &&
-		e.Preset == was.Preset && slices.Equal(e.Resolve, was.Resolve) && slices.Equal(e.DNS, was.DNS)
+	fewer := e.Preset == "" || e.Preset == sandpit.EgressNone || e.Preset == was.Preset
+	return fewer && len(missing(was.Allow, e.Allow)) == 0 && len(missing(e.Deny, was.Deny)) == 0 &&
+		slices.Equal(e.Resolve, was.Resolve) && slices.Equal(e.DNS, was.DNS)
 }
 
 // withRules returns an Egress that allows more.

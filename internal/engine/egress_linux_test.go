@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -579,6 +580,75 @@ func TestTrafficIsCountedOnce(t *testing.T) {
 	}
 }
 
+// Whatever a policy has become, a change that allows nothing more is made, and made again, and adds what
+// the policy denies and its maxima.
+func TestNarrowingUnderATightenedPolicy(t *testing.T) {
+	srv := newSurvivor(t)
+	e := srv.open(t, func(o *engine.Options) {
+		o.Driver, o.Network = linking{bare: bare{srv.dir}, enter: func(context.Context) {}}, network.InProcess{}
+	})
+	p, before := policy.ServerDefault(), policy.ServerDefault()
+	p.Rules.Egress, p.Rules.Deny = []string{"*.good.test"}, []string{"c.test"}
+	p.Rules.Traffic = sandpit.EgressBounds{Connections: 100, Sent: 1000}
+	before.Rules.Egress, before.Rules.Deny = []string{"public"}, []string{"b.test"}
+	was := sandpit.Egress{Preset: sandpit.EgressPublic, Allow: []string{"a.test"}, Bounds: sandpit.EgressBounds{Connections: 400, Received: 4000}}
+	change := func(c sandpit.EgressChange) func(sandpit.Egresser) error {
+		return func(sb sandpit.Egresser) error { return sb.ChangeEgress(t.Context(), c) }
+	}
+	set := func(edit func(*sandpit.Egress)) func(sandpit.Egresser) error {
+		return func(sb sandpit.Egresser) error {
+			is, err := sb.Egress(t.Context())
+			edit(&is)
+			return cmp.Or(err, sb.SetEgress(t.Context(), is))
+		}
+	}
+	denying := sandpit.EgressRules{Deny: []string{"evil.test"}}
+	for name, tt := range map[string]struct {
+		do      func(sandpit.Egresser) error
+		refused string
+	}{
+		"nothing":             {change(sandpit.EgressChange{}), ""},
+		"no preset":           {change(sandpit.EgressChange{Preset: sandpit.EgressNone}), ""},
+		"no preset, denial":   {change(sandpit.EgressChange{Preset: sandpit.EgressNone, Add: denying}), ""},
+		"no preset, allowing": {change(sandpit.EgressChange{Preset: sandpit.EgressNone, Add: sandpit.EgressRules{Allow: []string{"d.test"}}}), "is not allowed"},
+		"denial":              {change(sandpit.EgressChange{Add: denying}), ""},
+		"another preset":      {change(sandpit.EgressChange{Preset: sandpit.EgressAll}), "is not allowed"},
+		"preset left out":     {set(func(e *sandpit.Egress) { e.Preset = "" }), ""},
+		"denied twice":        {set(func(e *sandpit.Egress) { e.Deny = append(e.Deny, "b.test", "b.test") }), ""},
+		"denial left out":     {set(func(e *sandpit.Egress) { e.Deny = nil }), "is not allowed"},
+		"lower bound":         {set(func(e *sandpit.Egress) { e.Bounds.Received = 10 }), ""},
+		"higher bound":        {set(func(e *sandpit.Egress) { e.Bounds.Connections = 401 }), "more than the maximum of 100"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sb, err := e.As("tenant", before).Create(t.Context(), sandpit.Spec{User: "root", WorkDir: "/", Egress: was})
+			if err != nil {
+				t.Fatal(err)
+			}
+			tight, err := e.As("tenant", p).Get(t.Context(), sb.ID())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				err := tt.do(egresser(t, tight))
+				if (err == nil) != (tt.refused == "") || err != nil && !(errors.Is(err, sandpit.ErrForbidden) && strings.Contains(err.Error(), tt.refused)) {
+					t.Fatal(err)
+				}
+			}
+			is, err := egresser(t, tight).Egress(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			adds := slices.Contains(is.Deny, "c.test") && is.Bounds.Connections == 100 && is.Bounds.Sent == 1000
+			if adds != (tt.refused == "") || !slices.Contains(is.Deny, "b.test") {
+				t.Errorf("%+v", is)
+			}
+			if err := sb.Remove(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // A tenant changes the egress of its sandboxes within its policy, whose floor is added once.
 func TestEgressWithinThePolicy(t *testing.T) {
 	srv := newSurvivor(t)
@@ -617,7 +687,10 @@ func TestEgressWithinThePolicy(t *testing.T) {
 		refused string
 	}{
 		{sandpit.EgressChange{Add: sandpit.EgressRules{Deny: []string{"x.b.test"}}}, ""},
+		{sandpit.EgressChange{Add: sandpit.EgressRules{Deny: []string{"x.b.test"}}}, ""}, // again, after a lost response
+		{sandpit.EgressChange{}, ""},
 		{sandpit.EgressChange{Remove: sandpit.EgressRules{Deny: []string{"x.b.test"}}}, `egress to "a.test" is not allowed`},
+		{sandpit.EgressChange{Remove: sandpit.EgressRules{Allow: []string{"b.test"}, Deny: []string{"x.b.test"}}}, `egress to "a.test" is not allowed`},
 		{sandpit.EgressChange{Add: sandpit.EgressRules{Allow: []string{"h.test"}}}, `egress to "h.test" is denied`},
 		{sandpit.EgressChange{Add: sandpit.EgressRules{Allow: []string{"f.test"}}}, `egress to "a.test" is not allowed`},
 		{sandpit.EgressChange{Preset: sandpit.EgressPublic, Remove: sandpit.EgressRules{Allow: []string{"a.test"}}}, "egress to"},

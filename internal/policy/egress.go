@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/sandpit-dev/sandpit"
@@ -51,9 +52,17 @@ func (p *Policy) Egress(e sandpit.Egress, excess Excess) (sandpit.Egress, error)
 	default:
 		return e, p.refuse(part, "resolve", hint(p.Rules.Resolve), "resolving %s is not allowed", quote(what))
 	}
+	return p.WithDenied(e), nil
+}
+
+// WithDenied returns e with what the policy denies, too.
+func (p *Policy) WithDenied(e sandpit.Egress) sandpit.Egress {
+	if p.Rules == nil {
+		return e
+	}
 	own := slices.DeleteFunc(slices.Clone(e.Deny), func(rule string) bool { return slices.Contains(p.Rules.Deny, rule) })
 	e.Deny = slices.Concat(p.Rules.Deny, own) // a caller may have read them, and send them back
-	return e, nil
+	return e
 }
 
 // oneSet returns a set of EgressRegistries that is allowed, or "".
@@ -119,6 +128,22 @@ func (p *Policy) boundTraffic(b *sandpit.EgressBounds) error {
 		}
 	}
 	return nil
+}
+
+// LowerTraffic lowers bounds that replace others to the policy's maxima, which may have been tightened
+// since. A bound that is raised stays as it is, for Egress to check.
+func (p *Policy) LowerTraffic(b *sandpit.EgressBounds, was sandpit.EgressBounds) {
+	if p.Rules == nil {
+		return
+	}
+	most := p.Rules.Traffic
+	limits, before := notation.TrafficBounds(&most), notation.TrafficBounds(&was)
+	for i, bound := range notation.TrafficBounds(b) {
+		limit, old := *limits[i].Value, cmp.Or(*before[i].Value, bound.Default, maxTraffic)
+		if limit > 0 && *bound.Value > limit && *bound.Value <= old {
+			*bound.Value = limit
+		}
+	}
 }
 
 // maxTraffic is more than any sandbox moves.
