@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -157,6 +158,7 @@ func (s *Server) Serve(in Conn, r *bufio.Reader, out net.Conn, c Connection) err
 					panic(failed)
 				}
 			}()
+			defer endUnlessWhole(r)()
 			if v := s.terms().request(c.To, r); !v.Allowed {
 				refuse(w, r, c, v)
 				return
@@ -271,10 +273,10 @@ func passTrailer(r *httputil.ProxyRequest) {
 	// header, in which it names the trailer's fields.
 	r.Out.TransferEncoding = []string{"chunked"}
 	to := r.Out.Trailer
-	r.Out.Body = &ending{r.Out.Body, func() error {
+	r.Out.Body = newEnding(r.Out.Body, func() error {
 		maps.Copy(to, r.In.Trailer)
 		return exchangeOf(r.In).trailer(to)
-	}}
+	})
 }
 
 // offersHTTP reports whether an upgrade could lead to another version of HTTP (RFC 7540, section
@@ -379,6 +381,21 @@ func proceed(w http.ResponseWriter, r *http.Request) {
 	r.Header.Del("Expect")
 	if r.ProtoMajor == 1 && r.ProtoAtLeast(1, 1) && r.ContentLength != 0 {
 		w.WriteHeader(http.StatusContinue)
+	}
+}
+
+// endUnlessWhole returns what ends a connection of HTTP/1 after its request r, if the body of r was not read to its
+// end: what is left of it must not be read as the next request, as Go's server does with EnableFullDuplex.
+func endUnlessWhole(r *http.Request) func() {
+	if r.ProtoMajor != 1 || r.Body == http.NoBody {
+		return func() {}
+	}
+	var whole atomic.Bool
+	r.Body = newEnding(r.Body, func() error { whole.Store(true); return nil })
+	return func() {
+		if server, ok := r.Context().Value(http.ServerContextKey).(*http.Server); ok && !whole.Load() {
+			server.SetKeepAlivesEnabled(false) // it has no other connection
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package intercept
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -237,7 +238,7 @@ func (e *exchange) holds(r *http.Request, release func()) {
 	e.held = release
 	e.waiting.Store(2)
 	if r.Body != nil {
-		r.Body = &ending{r.Body, func() error { e.passed(); return nil }}
+		r.Body = newEnding(r.Body, func() error { e.passed(); return nil })
 	}
 }
 
@@ -266,22 +267,31 @@ func (e *exchange) fields(h http.Header, others secrets, to egress.Destination, 
 	return nil
 }
 
-// ending is a body that calls ended once at its end, and keeps nothing from then on.
+// ending is a body that calls ended once at its end, and reads nothing from then on. Read and Close share no field
+// that changes: a transport closes a body while another of its goroutines reads it.
 type ending struct {
-	io.ReadCloser
-	ended func() error
+	io.Closer
+	from  io.Reader    // nil once it has ended; only used by Read
+	ended func() error // only used by Read
+}
+
+func newEnding(body io.ReadCloser, ended func() error) *ending {
+	return &ending{body, body, ended}
 }
 
 func (b *ending) Read(to []byte) (int, error) {
-	n, err := b.ReadCloser.Read(to)
-	if errors.Is(err, io.EOF) && b.ended != nil {
-		bad := b.ended()
-		b.ReadCloser, b.ended = http.NoBody, nil
-		if bad != nil {
-			return n, bad
-		}
+	if b.from == nil {
+		return 0, io.EOF
 	}
-	return n, err
+	n, err := b.from.Read(to)
+	if !errors.Is(err, io.EOF) {
+		return n, err
+	}
+	b.from = nil
+	if bad := b.ended(); bad != nil {
+		return n, bad
+	}
+	return n, io.EOF
 }
 
 // header returns the value of a header field with secrets put in.
@@ -356,7 +366,7 @@ func (e *exchange) body(r *http.Request, subs []substitution, replaced bool) {
 	}
 }
 
-// readWhole is a body that was read, up to an error.
+// readWhole is a body that was read, up to an error. It is not kept from its end on, even if Close is still to come.
 type readWhole struct {
 	r   *bytes.Reader
 	err error
@@ -364,8 +374,9 @@ type readWhole struct {
 }
 
 func (b *readWhole) Read(to []byte) (int, error) {
-	if b.r.Len() == 0 && b.err != nil {
-		return 0, b.err
+	if b.r.Len() == 0 {
+		b.r.Reset(nil)
+		return 0, cmp.Or(b.err, io.EOF)
 	}
 	return b.r.Read(to)
 }

@@ -2,7 +2,10 @@ package intercept
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
+	"strings"
 	"testing"
 
 	"github.com/sandpit-dev/sandpit/internal/engine"
@@ -33,5 +36,33 @@ func TestFormerSecretsAreSmall(t *testing.T) {
 	}
 	if len(ss) != 1+maxFormerSize/size-1 || !bytes.Equal(ss[1].Value, value(maxFormer-2)) {
 		t.Errorf("%d secrets are kept", len(ss))
+	}
+}
+
+// closes counts how often a body is closed.
+type closes struct {
+	io.Reader
+	n int
+}
+
+func (c *closes) Close() error { c.n++; return nil }
+
+// A body may be closed while another goroutine reads its end, as transports of HTTP/2 do. It is closed, too, if it
+// has ended.
+func TestBodiesAreClosedWhileTheyEnd(t *testing.T) {
+	ended := 0
+	body := &closes{Reader: strings.NewReader("body")}
+	b := newEnding(body, func() error { ended++; return nil })
+	closed := make(chan error)
+	go func() { closed <- b.Close() }()
+	text, err := io.ReadAll(b)
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	if n, again := b.Read(make([]byte, 1)); string(text) != "body" || err != nil || n != 0 || !errors.Is(again, io.EOF) {
+		t.Errorf("%q, %v, then %d, %v", text, err, n, again)
+	}
+	if b.Close() != nil || ended != 1 || body.n != 2 {
+		t.Errorf("ended %d times, closed %d times", ended, body.n)
 	}
 }

@@ -76,7 +76,7 @@ func isSent(r *http.Request, placeholder string) bool {
 func (a *attempts) next(r *http.Request) *http.Request {
 	if a.body != nil {
 		again := *r
-		again.Body = io.NopCloser(bytes.NewReader(a.body))
+		again.Body = &readWhole{bytes.NewReader(a.body), nil, http.NoBody}
 		r = &again
 	}
 	return r

@@ -61,6 +61,7 @@ type piece struct {
 func (b *substituted) Read(to []byte) (int, error) {
 	for len(b.output) == 0 {
 		if b.err != nil {
+			b.input, b.output, b.spare = nil, nil, nil // even if Close is still to come
 			return 0, b.err
 		}
 		late := false

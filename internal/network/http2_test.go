@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -103,6 +104,42 @@ func TestHTTP2WithoutTLS(t *testing.T) {
 			}
 			in.wait("the denials", func() bool { return in.denied(good) != "" })
 		})
+	}
+}
+
+// An origin may reset a stream while the body and the trailer of its request end.
+func TestResetsWhileBodiesEnd(t *testing.T) {
+	a := serveHTTP2(t, false, func(w http.ResponseWriter, _ *http.Request) {
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	})
+	good := at("good.test", a)
+	in := joinOn(t, granted(t, sandpit.Egress{Allow: []string{"good.test"}, Resolve: []string{"good.test:127.0.0.1"}}))
+	c := client2(t, in, good)
+	c.Timeout = patience
+	for i := range 100 {
+		r, w := io.Pipe()
+		request, _ := http.NewRequestWithContext(t.Context(), "POST", "http://"+good+"/", r)
+		request.Trailer = http.Header{"X-Begun": {"trailer"}}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_, _ = io.WriteString(w, "body")
+			for range i * 100 {
+				runtime.Gosched()
+			}
+			w.Close()
+		}()
+		res, err := c.Do(request)
+		if err == nil {
+			_, err = io.Copy(io.Discard, res.Body)
+			res.Body.Close()
+		}
+		if err == nil && res.StatusCode != http.StatusBadGateway {
+			t.Errorf("a response that was reset is whole: %s", res.Status)
+		}
+		r.Close()
+		<-ended
 	}
 }
 

@@ -1,9 +1,15 @@
 package network
 
 import (
+	"bufio"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/egress"
@@ -28,5 +34,83 @@ func TestLongRequests(t *testing.T) {
 	var fs flows
 	if d := fs.begin(egress.Destination{}).decide(sandpit.EgressDecision{Why: "a\x1b[2J"}); d.Why != "a?[2J" {
 		t.Errorf("the reason is noted as %q", d.Why)
+	}
+}
+
+// What is left of a body when the origin answers before its end is not read as another request: the answer arrives,
+// then the connection ends.
+func TestEarlyAnswersEndConnections(t *testing.T) {
+	early := func(c net.Conn) {
+		r := bufio.NewReader(c)
+		request, err := http.ReadRequest(r)
+		if err != nil {
+			return
+		}
+		_, _ = io.WriteString(c, "HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\nno")
+		_, _ = io.Copy(io.Discard, request.Body)
+		if request, err := http.ReadRequest(r); err == nil {
+			t.Errorf("the origin gets %s %s", request.Method, request.URL)
+		}
+	}
+	hidden := "GET /hidden HTTP/1.1\r\nHost: evil.test\r\n\r\n"
+	check := func(t *testing.T, c net.Conn, host string, chunked bool) {
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(patience))
+		head, rest := fmt.Sprintf("Content-Length: %d\r\n\r\n", 1+len(hidden)), hidden
+		if chunked {
+			head, rest = fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n", 1+len(hidden)), hidden+"\r\n0\r\n\r\n"
+		}
+		fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: %s\r\n%sx", host, head)
+		r := bufio.NewReader(c)
+		res, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, err := io.ReadAll(res.Body); res.StatusCode != http.StatusUnauthorized || string(text) != "no" || err != nil {
+			t.Errorf("%s: %q, %v", res.Status, text, err)
+		}
+		_, _ = io.WriteString(c, rest+"GET /next HTTP/1.1\r\nHost: "+host+"\r\n\r\n")
+		if rest, _ := io.ReadAll(r); len(rest) > 0 {
+			t.Errorf("after the answer comes %q", rest)
+		}
+	}
+	for _, chunked := range []bool{true, false} {
+		t.Run(fmt.Sprintf("plain, chunked %t", chunked), func(t *testing.T) {
+			a := listen(t, early)
+			in := join(t, sandpit.Egress{Allow: []string{"good.test"}, Resolve: []string{"good.test:127.0.0.1"}})
+			check(t, in.must(at("good.test", a)), at("good.test", a), chunked)
+			if why := in.denied("evil.test"); why != "" || in.net.Traffic().Denials != 0 {
+				t.Errorf("%d denials: %s", in.net.Traffic().Denials, why)
+			}
+		})
+		t.Run(fmt.Sprintf("intercepted, chunked %t", chunked), func(t *testing.T) {
+			o := newOrigin(t, false, http.NotFoundHandler())
+			a := listen(t, func(c net.Conn) { early(tls.Server(c, o.TLS)) })
+			o.port = int(a.Port())
+			b := newSandboxed(t, o.terms(t, nil, "*:https://good.test:PORT/*"))
+			conn, err := b.dial(t.Context(), "good.test", o.port)
+			if err != nil {
+				t.Fatal(err)
+			}
+			check(t, tls.Client(conn, &tls.Config{ServerName: "good.test", RootCAs: b.trusted}), o.host("good.test"), chunked)
+		})
+	}
+}
+
+// A connection whose bodies were read serves the next request, also if the origin answers while one comes.
+func TestWholeBodiesKeepConnections(t *testing.T) {
+	a := serveHTTP(t, echoStream)
+	in := join(t, sandpit.Egress{Allow: []string{"good.test"}, Resolve: []string{"good.test:127.0.0.1"}})
+	c := in.must(at("good.test", a))
+	r := bufio.NewReader(c)
+	for _, head := range []string{"Content-Length: 4\r\n\r\nbody", "Transfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n", "Content-Length: 4\r\n\r\nbody"} {
+		fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: %s\r\n%s", at("good.test", a), head)
+		res, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, err := io.ReadAll(res.Body); string(text) != "body" || err != nil {
+			t.Errorf("%q, %v", text, err)
+		}
 	}
 }
