@@ -130,7 +130,7 @@ func (h InProcess) Decide(t engine.Terms, destination string) (sandpit.EgressDec
 		return sandpit.EgressDecision{}, err
 	}
 	d := rules.Decide(to)
-	set := &ruleset{rules: rules, resolver: newResolver(t, rules, nil), way: h.Way}
+	set := &ruleset{rules: rules, resolver: newResolver(t, rules, nil, h.Way), way: h.Way}
 	if why := set.uncarried(to); d.Allowed && why != "" {
 		return sandpit.EgressDecision{Why: why}, nil
 	}

@@ -154,7 +154,7 @@ func compile(t engine.Terms, way *upstream.Way, was *intercept.Terms) (*ruleset,
 		servers = way.Settings().DNS
 	}
 	requests, err := intercept.Compile(t, rules, way.Roots(), was)
-	return &ruleset{egress: e, rules: rules, resolver: newResolver(t, rules, servers), way: way, requests: requests}, err
+	return &ruleset{egress: e, rules: rules, resolver: newResolver(t, rules, servers, way), way: way, requests: requests}, err
 }
 
 // quiet keeps the stack, which logs packets that it does not like, from writing to stderr.

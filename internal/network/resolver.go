@@ -15,6 +15,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/egress"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/upstream"
 )
 
 // resolver finds the addresses of allowed names, on this side. It is safe for concurrent use.
@@ -23,10 +24,11 @@ type resolver struct {
 	sockets *share          // of the network
 	rules   *egress.Rules
 
-	servers []netip.AddrPort // none: those of this machine
-	chosen  bool             // the caller has named them
-	granted []netip.Addr     // Terms.Own
-	next    atomic.Uint32    // server: each try asks the next one
+	servers []netip.AddrPort // none: those of this machine, by way
+	way     *upstream.Way
+	chosen  bool          // the caller has named them
+	granted []netip.Addr  // Terms.Own
+	next    atomic.Uint32 // server: each try asks the next one
 
 	mu    sync.Mutex
 	cache map[string]*answer // guarded by mu
@@ -52,26 +54,28 @@ const (
 	keepOwn       = 5 * time.Second
 )
 
-// newResolver makes a resolver that asks servers, or if there are none, those of this machine.
-func newResolver(t engine.Terms, rules *egress.Rules, servers []netip.AddrPort) *resolver {
-	return &resolver{rules: rules, servers: servers, chosen: len(t.Egress.DNS) > 0, granted: t.Own, cache: map[string]*answer{}}
+// newResolver makes a resolver that asks servers, or if there are none, those of this machine, which way knows.
+func newResolver(t engine.Terms, rules *egress.Rules, servers []netip.AddrPort, way *upstream.Way) *resolver {
+	return &resolver{rules: rules, way: way, servers: servers, chosen: len(t.Egress.DNS) > 0, granted: t.Own, cache: map[string]*answer{}}
 }
 
 // dial connects to a name server.
-func (r *resolver) dial(ctx context.Context, network, server string) (net.Conn, error) {
+func (r *resolver) dial(ctx context.Context, network, server string) (conn net.Conn, err error) {
 	if len(r.servers) > 0 {
 		s := r.servers[int(r.next.Add(1)-1)%len(r.servers)]
 		if verdict := r.notOwn(s.Addr(), true); r.chosen && !verdict.Allowed {
 			return nil, errors.New(verdict.Why)
 		}
 		server = s.String()
+	} else if server, err = r.way.NameServer(ctx, server); err != nil {
+		return nil, err
 	}
 	protocol := egress.TCP
 	if strings.HasPrefix(network, "udp") {
 		protocol = egress.UDP
 	}
 	addr, _ := netip.ParseAddrPort(server)
-	conn, err := r.sockets.dial(protocol, addr, func() (net.Conn, error) { return (&net.Dialer{}).DialContext(ctx, network, server) })
+	conn, err = r.sockets.dial(protocol, addr, func() (net.Conn, error) { return (&net.Dialer{}).DialContext(ctx, network, server) })
 	if err == nil {
 		context.AfterFunc(ctx, func() { conn.Close() }) // Go waits for an answer longer than for ctx
 	}

@@ -85,7 +85,7 @@ func (h InProcess) refuseUncarried(e sandpit.Egress) error {
 	if err != nil {
 		return err
 	}
-	set := &ruleset{rules: rules, resolver: newResolver(engine.Terms{}, rules, nil), way: h.Way}
+	set := &ruleset{rules: rules, resolver: newResolver(engine.Terms{}, rules, nil, h.Way), way: h.Way}
 	for _, text := range e.Allow {
 		parsed, err := egress.ParseRule(text)
 		if err != nil {

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -209,6 +210,35 @@ func TestUpstreamNameServers(t *testing.T) {
 	joinBy(t, granted(t, e), way).must(fmt.Sprintf("other.test:%d", port))
 	if operators.questions()["A other.test"] != 0 || own.questions()["A other.test"] == 0 {
 		t.Error("the sandbox's own name server was not asked alone")
+	}
+}
+
+// TestNameServerOfWay checks that the name server that a Way chooses is asked where there are no others, also for the proxy's
+// own name.
+func TestNameServerOfWay(t *testing.T) {
+	port := echoServer(t)
+	outside := serveNamesOutside(t, func(string, int) []string { return []string{"127.0.0.1"} })
+	by := func(proxy string) *upstream.Way {
+		t.Helper()
+		way, err := upstream.New(upstream.Settings{Proxy: proxy})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return way.AskBy(func(context.Context, string) (string, error) { return outside.addr, nil })
+	}
+	joinBy(t, granted(t, sandpit.Egress{Allow: []string{"good.test", "127.0.0.1"}}), by("")).must(fmt.Sprintf("good.test:%d", port))
+	if outside.questions()["A good.test"] == 0 {
+		t.Error("the name server was not asked")
+	}
+	_, _ = by("http://proxy.test:1").Dial(t.Context(), "good.test:80") // where nothing listens
+	if outside.questions()["A proxy.test"] == 0 {
+		t.Error("the name server was not asked for the proxy")
+	}
+	unknown := errors.New("no name servers are known")
+	way := (*upstream.Way)(nil).AskBy(func(context.Context, string) (string, error) { return "", unknown })
+	in := joinBy(t, granted(t, sandpit.Egress{Allow: []string{"good.test"}}), way)
+	if _, err := in.net.rules.Load().resolver.lookup(t.Context(), "good.test"); err == nil || !strings.Contains(err.Error(), unknown.Error()) {
+		t.Errorf("the lookup fails with %v", err)
 	}
 }
 

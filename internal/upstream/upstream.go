@@ -94,6 +94,8 @@ type Way struct {
 	proxy    *url.URL                         // nil: none
 	choose   func(*url.URL) (*url.URL, error) // by NoProxy
 	roots    *x509.CertPool                   // nil: those of this machine
+
+	nameServer func(ctx context.Context, server string) (string, error) // see AskBy
 }
 
 // New checks settings. Errors match sandpit.ErrInvalid, and have no password.
@@ -194,6 +196,25 @@ func (w *Way) Settings() Settings {
 	return w.settings
 }
 
+// AskBy returns a Way that lets choose decide which name server HOST:PORT is asked where package net would ask server. It is
+// for a process that may be unable to read which name servers this machine has.
+func (w *Way) AskBy(choose func(ctx context.Context, server string) (string, error)) *Way {
+	by := new(Way)
+	if w != nil {
+		*by = *w
+	}
+	by.nameServer = choose
+	return by
+}
+
+// NameServer returns the name server of this machine to ask where package net would ask server: see AskBy.
+func (w *Way) NameServer(ctx context.Context, server string) (string, error) {
+	if w == nil || w.nameServer == nil {
+		return server, nil
+	}
+	return w.nameServer(ctx, server)
+}
+
 // Shown returns the address of the proxy without user and password, for people; "": none.
 func (w *Way) Shown() string {
 	if w == nil || w.proxy == nil {
@@ -261,7 +282,14 @@ func (w *Way) dial(ctx context.Context, address string) (net.Conn, error) {
 	if port == "" {
 		port = defaultPorts()[w.proxy.Scheme]
 	}
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(w.proxy.Hostname(), port))
+	names := &net.Resolver{PreferGo: w.nameServer != nil, Dial: func(ctx context.Context, network, server string) (net.Conn, error) {
+		server, err := w.NameServer(ctx, server)
+		if err != nil {
+			return nil, err
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, server)
+	}}
+	conn, err := (&net.Dialer{Resolver: names}).DialContext(ctx, "tcp", net.JoinHostPort(w.proxy.Hostname(), port))
 	if err != nil {
 		return nil, bare(err)
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 // version changes with the protocol. The two ends differ only if the wrong program was started.
-const version = 4
+const version = 5
 
 // maxMessage bounds a message in bytes: more than the largest terms. Answers are made to fit.
 const maxMessage = 16 << 20
@@ -69,7 +69,11 @@ const (
 	opLeave  op = "leave"
 	opRenew  op = "renew" // of the process
 	opEcho   op = "echo"  // of the process: with the answer comes a socket
+	opNames  op = "names" // of the process: with the answer comes resolv.conf
 )
+
+// ofProcess reports whether it is the process that asks.
+func (o op) ofProcess() bool { return o == opRenew || o == opEcho || o == opNames }
 
 // message is a request of the host or, with the same ID, an answer. Requests of the process have IDs of their
 // own, and so do their answers.

@@ -40,7 +40,8 @@ type child struct {
 
 	// renew renews a secret of a sandbox, which the process has asked for.
 	renew  func(ctx context.Context, sandbox uint64, name string) error
-	places chan struct{} // of requests of the process
+	names  func() (*os.File, error) // opens resolv.conf
+	places chan struct{}            // of requests of the process
 
 	patience time.Duration // answerTime, but in tests
 
@@ -57,7 +58,7 @@ type child struct {
 var errGone = errors.New("the network process has ended")
 
 // startChild starts the process, tells it how connections are made, and waits until it answers.
-func startChild(program string, way upstream.Settings, note func([]counts), renew func(context.Context, uint64, string) error) (c *child, gaps []string, err error) {
+func startChild(program string, way upstream.Settings, note func([]counts), renew func(context.Context, uint64, string) error, names func() (*os.File, error)) (c *child, gaps []string, err error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, os.NewSyscallError("socketpair", err)
@@ -69,7 +70,7 @@ func startChild(program string, way upstream.Settings, note func([]counts), rene
 		theirs.Close()
 		return nil, nil, err
 	}
-	c = &child{conn: conn.(*net.UnixConn), gone: make(chan struct{}), note: note, renew: renew, places: make(chan struct{}, maxRenewals+maxEchoes), patience: answerTime, waiting: map[uint64]chan *message{}}
+	c = &child{conn: conn.(*net.UnixConn), gone: make(chan struct{}), note: note, renew: renew, names: names, places: make(chan struct{}, maxRenewals+maxEchoes+1), patience: answerTime, waiting: map[uint64]chan *message{}}
 	stderr, said, err := os.Pipe()
 	if err != nil {
 		theirs.Close()
@@ -192,13 +193,19 @@ func (c *child) answer(m *message) {
 	go func() {
 		defer func() { <-c.places }()
 		fd, err := -1, error(nil)
-		if m.Op == opEcho {
-			fd, err = openEcho(m.IPv6)
-		} else {
+		switch m.Op {
+		case opEcho:
+			if fd, err = openEcho(m.IPv6); err == nil {
+				defer unix.Close(fd)
+			}
+		case opNames:
+			var file *os.File
+			if file, err = c.names(); err == nil {
+				defer file.Close()
+				fd = int(file.Fd()) //nolint:gosec // a descriptor
+			}
+		default:
 			err = c.renewFor(m)
-		}
-		if fd >= 0 {
-			defer unix.Close(fd)
 		}
 		body, err := encode(&message{ID: m.ID, Op: m.Op, Failed: failureOf(err)})
 		if err != nil {
@@ -266,7 +273,7 @@ func (c *child) hear(stderr *os.File) {
 		if err != nil {
 			break
 		}
-		if m.Op == opRenew || m.Op == opEcho {
+		if m.Op.ofProcess() {
 			c.answer(m)
 			continue
 		}

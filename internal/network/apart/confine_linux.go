@@ -95,12 +95,10 @@ func restrictFiles(restrict func(call, arg uintptr) error) error {
 }
 
 // readable returns what Go's resolver and crypto/x509 read while the process runs. /etc is there as a whole, because
-// files in it are replaced, and their rules with them.
+// files in it are replaced, and their rules with them. Where /etc/resolv.conf leads later, see nameServers.
 func readable() []string {
 	paths := []string{
 		"/etc",
-		// To which /etc/resolv.conf leads, now or later.
-		"/run/systemd/resolve", "/run/NetworkManager", "/run/resolvconf", "/run/connman",
 		"/usr/share/ca-certificates", "/usr/local/share/ca-certificates", // to which links of /etc/ssl/certs lead
 	}
 	for _, file := range []string{

@@ -15,6 +15,6 @@
 // connection. A message is its length (32 bits, big endian) and as many bytes of JSON, at most
 // maxMessage. A message that asks to join carries the descriptor of the interface beside its length
 // (SCM_RIGHTS of unix(7)). The host asks and the process answers, in any order: an answer has the ID
-// of its request. The process asks, too, for secrets to be renewed. A process that does not answer in time is
+// of its request. The process asks, too, for secrets to be renewed, for ICMP sockets and for /etc/resolv.conf. A process that does not answer in time is
 // killed, whatever it was asked for.
 package apart

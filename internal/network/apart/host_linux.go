@@ -35,6 +35,7 @@ type Host struct {
 
 	log     *slog.Logger
 	program string // this one, but in tests
+	resolv  string // resolvConf, but in tests
 
 	mu      sync.Mutex
 	members map[uint64]*member // guarded by mu
@@ -42,6 +43,7 @@ type Host struct {
 	child   *child             // nil: none runs, guarded by mu
 	changed chan struct{}      // closed when child changes; nil: no process was started yet, guarded by mu
 	reason  error              // why none runs, guarded by mu
+	names   string             // what was logged last about resolv.conf, guarded by mu
 	closed  bool               // guarded by mu
 	end     chan struct{}      // closed by Close
 	keeping sync.WaitGroup
@@ -57,7 +59,7 @@ var (
 
 // New returns a Host, which the caller closes. Connections are made by way.
 func New(log *slog.Logger, way *upstream.Way) *Host {
-	return &Host{InProcess: network.InProcess{Way: way}, log: log, program: "/proc/self/exe", members: map[uint64]*member{}, end: make(chan struct{})}
+	return &Host{InProcess: network.InProcess{Way: way}, log: log, program: "/proc/self/exe", resolv: resolvConf, members: map[uint64]*member{}, end: make(chan struct{})}
 }
 
 // Close ends the process, and with it all connections.
@@ -106,7 +108,7 @@ func (h *Host) keep() {
 
 // once starts a process, hands the sandboxes over to it, and returns why it has ended.
 func (h *Host) once() error {
-	c, gaps, err := startChild(h.program, withSystemRoots(h.Way.Settings()), h.note, h.renew)
+	c, gaps, err := startChild(h.program, withSystemRoots(h.Way.Settings()), h.note, h.renew, h.openNames)
 	if err != nil {
 		return err
 	}
@@ -250,6 +252,28 @@ func (h *Host) renew(ctx context.Context, sandbox uint64, name string) error {
 		return fault.NotFoundf("the sandbox has not joined")
 	}
 	return m.renew(ctx, name)
+}
+
+// openNames opens resolv.conf for the process, and logs that it can't, once.
+func (h *Host) openNames() (*os.File, error) {
+	file, err := os.OpenFile(h.resolv, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	said := "the network process can't read this machine's name servers: the server reads them for it"
+	if err != nil {
+		said = "names of sandboxes can't be resolved: this machine's name servers are not known"
+	}
+	text := fmt.Sprint(said, err)
+	h.mu.Lock()
+	same := h.names == text
+	h.names = text
+	h.mu.Unlock()
+	switch {
+	case same:
+	case err != nil:
+		h.log.Error(said, "error", err)
+	default:
+		h.log.Info(said, "file", h.resolv)
+	}
+	return file, err
 }
 
 // note notes counts of sandboxes.

@@ -80,6 +80,8 @@ type process struct {
 	renewing map[uint64]int // requests to renew a secret, by sandbox, guarded by mu
 
 	renewals, echoes chan struct{} // places of requests
+
+	servers *nameServers
 }
 
 // answered is the server's answer to a request.
@@ -89,10 +91,12 @@ type answered struct {
 }
 
 func newProcess(conn *net.UnixConn) *process {
-	return &process{
+	p := &process{
 		conn: conn, joined: map[uint64]*network.Network{}, terms: map[uint64]engine.Terms{}, asked: map[uint64]chan answered{}, renewing: map[uint64]int{},
 		renewals: make(chan struct{}, maxRenewals), echoes: make(chan struct{}, maxEchoes),
 	}
+	p.servers = newNameServers(resolvConf, func(ctx context.Context) (*os.File, error) { return p.ask(ctx, &message{Op: opNames}) })
+	return p
 }
 
 // serve answers the server until it ends.
@@ -163,6 +167,7 @@ func (p *process) greet(gaps []string) error {
 			return err
 		}
 	}
+	p.way = p.way.AskBy(p.servers.choose)
 	p.answer(m, &message{Version: version, Gaps: gaps}, nil)
 	return nil
 }
@@ -304,7 +309,7 @@ func (p *process) answers(m *message, file *os.File) {
 }
 
 func (p *process) handle(m *message, file *os.File) {
-	if m.Op == opRenew || m.Op == opEcho {
+	if m.Op.ofProcess() {
 		p.answers(m, file)
 		return
 	}
