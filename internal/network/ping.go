@@ -81,15 +81,15 @@ func (n *Network) ping(packet []byte) bool {
 	if len(message) < echoHeader || len(message) > echoHeader+maxEcho || message[0] != request || message[1] != 0 {
 		return true
 	}
-	if n.refusals.Tokens() < 1 { // as of other protocols: see unlessFlooded
-		n.flows.dropped()
-		return true
-	}
 	key.ident = binary.BigEndian.Uint16(message[4:])
 	n.pings.mu.Lock()
 	p := n.pings.live[key]
 	n.pings.mu.Unlock()
 	if p == nil {
+		if n.refusals.Tokens() < 1 { // as of other protocols: see unlessFlooded
+			n.flows.dropped()
+			return true
+		}
 		if p = n.beginPing(key); p == nil {
 			n.refusals.Allow()
 			n.link.reply(key.to, unreachable(key.to, packet))

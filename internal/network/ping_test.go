@@ -65,3 +65,35 @@ func TestFloodOfEchoRequests(t *testing.T) {
 		t.Errorf("%d exchanges are open, and others are denied because %q", live, why)
 	}
 }
+
+// Echo requests of an open exchange are passed on, and are not denied, while other packets are refused too quickly.
+func TestEchoRequestsBesideRefusals(t *testing.T) {
+	silent := func(ctx context.Context, _ bool) (net.PacketConn, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	in := joinAs(t, granted(t, sandpit.Egress{Allow: []string{"ping:192.0.2.0/24"}}), nil, silent, NewSockets(), waits{})
+	request := []byte{8, 0, 0, 0, 0, 0, 0, 0}
+	ping := func(ident uint16) {
+		binary.BigEndian.PutUint16(request[4:], ident)
+		in.raw(packet4(netaddr.Inside4().Addr(), netip.MustParseAddr("192.0.2.1"), header.ICMPv4ProtocolNumber, request))
+	}
+	ping(1)
+	in.wait("the exchange", func() bool { return len(in.net.Log().Flows) == 1 })
+	in.net.refusals.SetLimit(1e-9)
+	in.net.refusals.SetBurst(0)
+	const open, others = 10, 3
+	for range open {
+		ping(1)
+	}
+	for range others {
+		ping(2)
+	}
+	in.wait("the denial of others", func() bool { return in.net.Traffic().Denials >= others })
+	in.net.pings.mu.Lock()
+	waiting := len(in.net.pings.live[echoKey{netip.MustParseAddr("192.0.2.1"), 1}].sent.waiting)
+	in.net.pings.mu.Unlock()
+	if n := in.net.Traffic().Denials; n != others || waiting != 1+open {
+		t.Errorf("%d requests count as denials, and %d of the open exchange wait to be sent", n, waiting)
+	}
+}

@@ -43,6 +43,7 @@ const holdTime = 2 * time.Second
 //	                                    each request if a secret is
 //	                                    for the destination
 //	anything else                       relayed                       relayed
+//	nothing, and ends its direction     relayed                       relayed
 //
 // A server of HTTP/1 never speaks first. Where rules are about requests, see serveRequests.
 func (n *Network) serve(in *counted, out net.Conn, d *dialler) error {
@@ -61,9 +62,12 @@ func (n *Network) serve(in *counted, out net.Conn, d *dialler) error {
 		kind, err = passPieces(r, out)
 	}
 	why := ""
-	if errors.Is(err, errTooLate) {
+	switch {
+	case errors.Is(err, io.EOF):
+		err = nil // the client may still read, and pass finds its end again
+	case errors.Is(err, errTooLate):
 		why = err.Error()
-	} else if err != nil {
+	case err != nil:
 		return ended(err)
 	}
 	switch kind {
@@ -148,6 +152,7 @@ type relay struct {
 	stopped   bool   // before that; guarded by mu
 	free      bool   // nothing is held back any more, guarded by mu
 	suspected bool   // the origin may be a server of HTTP/1 that must not be reached, guarded by mu
+	version   int    // bytes of the beginning of a response of HTTP/1 that a suspected one has sent, guarded by mu
 	held      []byte // that came first and was not copied, guarded by mu
 }
 
@@ -187,6 +192,9 @@ func (w noted) Write(b []byte) (int, error) {
 	return w.r.to.Write(b)
 }
 
+// response is the beginning of each response of HTTP/1 (RFC 9112, section 4).
+const response = "HTTP/"
+
 // note returns an error if b may not be copied, or not yet. The beginning of HTTP/2 waits for what the
 // client says: if that is HTTP/2, too, both are spoken here.
 func (r *relay) note(b []byte) error {
@@ -195,8 +203,11 @@ func (r *relay) note(b []byte) error {
 	switch {
 	case r.spoken:
 		return nil
-	case r.suspected && bytes.HasPrefix(b, []byte("HTTP/")):
+	case r.suspected && bytes.HasPrefix(b, []byte(response[r.version:])):
 		return errAnswer
+	case r.suspected && bytes.HasPrefix([]byte(response[r.version:]), b):
+		r.version += len(b) // which may still become one, so the origin counts as silent
+		return nil
 	case !r.free && (r.stopped || isSettings(b)):
 		r.held = bytes.Clone(b)
 		return errHeld

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -204,6 +205,100 @@ func TestWordsAsRequests(t *testing.T) {
 	defer mu.Unlock()
 	if strings.Contains(got, "evil") {
 		t.Errorf("the origin got %q", got)
+	}
+}
+
+// The beginning of a response of HTTP is found in whatever pieces it comes. Until then the origin counts as silent.
+func TestResponsesInPieces(t *testing.T) {
+	const words = "frob /x y\r\nA: b\r\n"
+	for name, c := range map[string]struct {
+		pieces []string // each is sent once the client has got the one before
+		last   string   // that the client sends then
+		passes bool
+	}{
+		"a response":                 {[]string{"H", "TT", "P/1.1 200 OK\r\n\r\n"}, "", false},
+		"a response, cut at its end": {[]string{"HTTP", "/1.1 200 OK\r\n\r\n"}, "", false},
+		"a host after its beginning": {[]string{"HT"}, "Host: evil.test\r\n\r\n", false},
+		"another line":               {[]string{"HT", "TPS\r\n"}, "Host: evil.test\r\n\r\n", true},
+		"a response after a line":    {[]string{"H\r\n", "HTTP/1.1\r\n"}, "", true},
+	} {
+		got := make(chan struct{}, len(c.pieces))
+		end := make(chan string, 1)
+		a := listen(t, func(conn net.Conn) {
+			defer close(end)
+			if _, err := io.ReadFull(conn, make([]byte, len(words))); err != nil {
+				return
+			}
+			for _, piece := range c.pieces {
+				_, _ = io.WriteString(conn, piece)
+				<-got
+			}
+			b, _ := io.ReadAll(conn)
+			end <- string(b)
+		})
+		in := join(t, sandpit.Egress{Allow: []string{"good.test"}, Resolve: []string{"good.test:127.0.0.1"}})
+		conn := in.must(at("good.test", a))
+		if _, err := io.WriteString(conn, words); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		for _, piece := range c.pieces {
+			if err == nil {
+				_, err = io.ReadFull(conn, make([]byte, len(piece)))
+			}
+			got <- struct{}{}
+		}
+		_, _ = io.WriteString(conn, c.last)
+		_ = conn.CloseWrite()
+		if text := <-end; c.passes != (err == nil && text == c.last) || strings.Contains(text, "evil") != c.passes && c.last != "" {
+			t.Errorf("%s: the origin got %q, and the client %v", name, text, err)
+		}
+		in.wait("the end", func() bool { l := in.net.Log().Flows; return !l[len(l)-1].Open })
+		if l := in.net.Log().Flows; l[len(l)-1].Allowed != c.passes {
+			t.Errorf("%s is noted as %+v", name, l[len(l)-1])
+		}
+	}
+}
+
+// A client that sends nothing, or little, and ends its direction gets all that its origin says, also later.
+func TestClientsThatOnlyRead(t *testing.T) {
+	const greeting, rest = "hello\n", "bye\n"
+	for _, greets := range []bool{false, true} {
+		a := listen(t, func(c net.Conn) {
+			if greets {
+				_, _ = io.WriteString(c, greeting)
+			}
+			b, _ := io.ReadAll(c)
+			_, _ = c.Write(append(b, rest...))
+		})
+		in := joinOn(t, (&origin{port: int(a.Port())}).terms(t, nil, "good.test", "GET:https://other.test:PORT/*"))
+		for _, text := range []string{"", "x", "GET", "a b c\n"} {
+			c := in.must(at("good.test", a))
+			if _, err := io.WriteString(c, text); err != nil {
+				t.Fatal(err)
+			}
+			_ = c.CloseWrite()
+			want := text + rest
+			if greets {
+				want = greeting + want
+			}
+			if b, err := io.ReadAll(c); err != nil || string(b) != want {
+				t.Errorf("after %q, greeted %t: %q, %v", text, greets, b, err)
+			}
+		}
+		c := in.must(at("other.test", a))
+		_ = c.CloseWrite()
+		if b, err := io.ReadAll(c); err != nil || len(b) > 0 {
+			t.Errorf("where requests are checked: %q, %v", b, err)
+		}
+		in.wait("the end", func() bool {
+			return !slices.ContainsFunc(in.net.Log().Flows, func(f sandpit.Flow) bool { return f.Open })
+		})
+		for _, f := range in.net.Log().Flows {
+			if !f.Allowed || f.Error != "" {
+				t.Errorf("it is noted as %+v", f)
+			}
+		}
 	}
 }
 
