@@ -1,10 +1,12 @@
 package engine
 
 import (
+	"errors"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -31,31 +33,41 @@ func readInLayer(dir, name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxLayerFile))
 }
 
-// typeInLayer returns the type of a file of a layer, which may be a link, and whether there is one.
-func typeInLayer(dir, name string) (fs.FileMode, bool) {
+// typeInLayer returns the type of a file of a layer, which may be a link.
+func typeInLayer(dir, name string) (fs.FileMode, error) {
 	fd, err := openInLayer(dir, name, unix.O_PATH)
 	if err != nil {
-		return 0, false
+		return 0, err
 	}
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
 	st, err := f.Stat()
-	return st.Mode().Type(), err == nil
+	if err != nil {
+		return 0, err
+	}
+	return st.Mode().Type(), nil
 }
 
-// linkInLayer returns where a link of a layer leads to. It reports false if it is not a link.
-func linkInLayer(dir, name string) (target string, ok bool) {
+// linkInLayer returns where a link of a layer leads to.
+func linkInLayer(dir, name string) (target string, err error) {
 	fd, err := openInLayer(dir, name, unix.O_PATH)
 	if err != nil {
-		return "", false
+		return "", err
 	}
 	defer unix.Close(fd)
 	buf := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(fd, "", buf)
 	if err != nil {
-		return "", false
+		return "", &fs.PathError{Op: "reading", Path: filepath.Join(dir, name), Err: err}
 	}
-	return string(buf[:n]), true
+	return string(buf[:n]), nil
+}
+
+// causedByLayer reports whether an error of the functions above is due to what the layer has or lacks, and
+// so comes again. Others are due to this machine, which may be short of something for a moment.
+func causedByLayer(err error) bool {
+	causes := []error{fs.ErrNotExist, fs.ErrPermission, sandpit.ErrInvalid, unix.ENOTDIR, unix.ELOOP, unix.EXDEV, unix.ENAMETOOLONG, unix.ENXIO, unix.ENODEV}
+	return slices.ContainsFunc(causes, func(cause error) bool { return errors.Is(err, cause) })
 }
 
 func openInLayer(dir, name string, flags uint64) (int, error) {

@@ -12,7 +12,10 @@ import (
 func readInLayer(string, string) ([]byte, error) { return nil, sandpit.ErrUnsupported }
 
 // typeInLayer has none either.
-func typeInLayer(string, string) (fs.FileMode, bool) { return 0, false }
+func typeInLayer(string, string) (fs.FileMode, error) { return 0, sandpit.ErrUnsupported }
 
 // linkInLayer has none either.
-func linkInLayer(string, string) (string, bool) { return "", false }
+func linkInLayer(string, string) (string, error) { return "", sandpit.ErrUnsupported }
+
+// causedByLayer has none either.
+func causedByLayer(error) bool { return false }

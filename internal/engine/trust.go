@@ -5,8 +5,10 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"hash"
+	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -88,8 +90,14 @@ func (s *Sandbox) intercept(plan *driver.Plan) (env []string, gaps []sandpit.Gap
 	}
 	s.ca = ca
 	root := s.lease.Rootfs()
-	stores := s.engine.trust.storesOf(root, operators, len(own) > 0)
-	files, err := stores.files(root, own)
+	stores, err := s.engine.trust.storesOf(root, operators, len(own) > 0)
+	var files []driver.File
+	if err == nil {
+		files, err = stores.files(root, own)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("preparing the certificates of image %s: %w", root.Reference, err)
+	}
 	plan.Root.Files = append(plan.Root.Files, files...)
 	if stores.unread != "" {
 		gaps = []sandpit.Gap{{
@@ -97,7 +105,7 @@ func (s *Sandbox) intercept(plan *driver.Plan) (env []string, gaps []sandpit.Gap
 			Fix: "use an image with a smaller file of certificates there",
 		}}
 	}
-	return trustEnv(s.image.Env), gaps, err
+	return trustEnv(s.image.Env), gaps, nil
 }
 
 // trustEnv returns variables for programs that do not look for certificates where the system's are.
@@ -134,9 +142,9 @@ type namedStore struct {
 }
 
 // newStores makes the stores of an image, with certificates in PEM. With own there will be one more.
-func newStores(root image.Rootfs, certificates []byte, own bool) *stores {
-	s := new(stores)
-	s.at, s.unread, s.bundle = rootsOf(root)
+func newStores(root image.Rootfs, certificates []byte, own bool) (*stores, error) {
+	s, in := new(stores), &rootReader{Rootfs: root}
+	s.at, s.unread, s.bundle = in.roots()
 	if len(s.bundle) > 0 && !bytes.HasSuffix(s.bundle, []byte("\n")) {
 		s.bundle = append(s.bundle, '\n')
 	}
@@ -146,7 +154,7 @@ func newStores(root image.Rootfs, certificates []byte, own bool) *stores {
 		last = 1
 	}
 	follow := func(name string) string {
-		at := follow(root, name)
+		at := in.follow(name)
 		s.linked = s.linked || at != name && !slices.Contains(trustNames(), at)
 		return at
 	}
@@ -155,7 +163,7 @@ func newStores(root image.Rootfs, certificates []byte, own bool) *stores {
 	}
 	for _, name := range javaTrustStores {
 		name = follow(name)
-		if old := []byte(findFile(layersOf(root, name))); len(old) > 0 {
+		if old := in.read(name); len(old) > 0 {
 			s.java = append(s.java, namedStore{name, newJavaStore(old, added, s.bundle, last)})
 		}
 	}
@@ -166,20 +174,23 @@ func newStores(root image.Rootfs, certificates []byte, own bool) *stores {
 	}
 	for _, dir := range trustDirectories {
 		dir = follow(dir)
-		if kind, ok := findType(layersOf(root, dir)); ok && kind.IsDir() && !slices.Contains(s.dirs, dir) {
+		if kind, ok := in.typeOf(dir); ok && kind.IsDir() && !slices.Contains(s.dirs, dir) {
 			s.dirs = append(s.dirs, dir)
 		}
 	}
-	s.hashed = s.inDirectories(root, added)
-	return s
+	s.hashed = s.inDirectories(in, added)
+	if in.err != nil {
+		return nil, in.err
+	}
+	return s, nil
 }
 
 // inDirectories returns files by which OpenSSL finds certificates in the image's directories.
-func (s *stores) inDirectories(root image.Rootfs, certificates [][]byte) []driver.File {
+func (s *stores) inDirectories(in *rootReader, certificates [][]byte) []driver.File {
 	files := slices.Clip(s.hashed)
 	for _, dir := range s.dirs {
 		for _, der := range certificates {
-			if name, ok := unusedHash(root, files, dir, der); ok {
+			if name, ok := in.unusedHash(files, dir, der); ok {
 				files = append(files, driver.File{Path: name, Mode: 0o644, Data: pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: der})})
 			}
 		}
@@ -207,7 +218,11 @@ func (s *stores) files(root image.Rootfs, own []byte) (files []driver.File, err 
 	if last == nil {
 		return append(files, s.hashed...), nil
 	}
-	return append(files, s.inDirectories(root, last)...), nil
+	in := &rootReader{Rootfs: root}
+	if files = append(files, s.inDirectories(in, last)...); in.err != nil {
+		return nil, in.err
+	}
+	return files, nil
 }
 
 // size is the memory of s in bytes.
@@ -238,7 +253,7 @@ const (
 
 // storesOf returns newStores of the same arguments. Only those of the host image and of images in the
 // store are cached: their layers never change, and are named by what is in them.
-func (c *trustCache) storesOf(root image.Rootfs, certificates []byte, own bool) *stores {
+func (c *trustCache) storesOf(root image.Rootfs, certificates []byte, own bool) (*stores, error) {
 	if !unchanging(root) {
 		return newStores(root, certificates, own)
 	}
@@ -256,17 +271,17 @@ func (c *trustCache) storesOf(root image.Rootfs, certificates []byte, own bool) 
 		copy(c.all[1:], c.all[:i])
 		c.all[0] = found
 		c.mu.Unlock()
-		return found.stores
+		return found.stores, nil
 	}
 	c.mu.Unlock()
-	s := newStores(root, certificates, own)
-	if s.size() > maxStoresSize || s.linked && len(root.Binds) > 0 { // which unchanging does not see
-		return s
+	s, err := newStores(root, certificates, own)
+	if err != nil || s.size() > maxStoresSize || s.linked && len(root.Binds) > 0 { // which unchanging does not see
+		return s, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.all = slices.Insert(c.all[:min(len(c.all), maxCachedStores-1)], 0, cachedStores{key, s})
-	return s
+	return s, nil
 }
 
 // trustNames are all places where an image may have certificates.
@@ -289,14 +304,55 @@ func unchanging(root image.Rootfs) bool {
 	})
 }
 
+// A rootReader reads small parts of an image. What it can't read is missing.
+type rootReader struct {
+	image.Rootfs
+	err error // the first that the image did not cause, so that what was read is not what it has
+}
+
+// note notes an error about a file, and reports whether there is one.
+func (r *rootReader) note(name string, err error) bool {
+	if err != nil && r.err == nil && !causedByLayer(err) {
+		if at, ok := errors.AsType[*fs.PathError](err); ok { // callers do not see where layers are
+			err = at.Err
+		}
+		r.err = fmt.Errorf("reading %s: %w", name, err)
+	}
+	return err != nil
+}
+
+// read returns the content of a regular file.
+func (r *rootReader) read(name string) []byte {
+	data, err := findFile(r.layersOf(name))
+	r.note(name, err)
+	return data
+}
+
+// typeOf returns the type of a file, which may be a link, and whether there is one.
+func (r *rootReader) typeOf(name string) (kind fs.FileMode, ok bool) {
+	_, kind, ok = r.find(name)
+	return kind, ok
+}
+
+// find returns the topmost layer that has a file.
+func (r *rootReader) find(name string) (layer string, kind fs.FileMode, ok bool) {
+	layers, rest := r.layersOf(name)
+	for _, layer := range layers {
+		if kind, err := typeInLayer(layer, rest); !r.note(name, err) {
+			return layer, kind, true
+		}
+	}
+	return "", 0, false
+}
+
 // unusedHash returns the path by which OpenSSL finds a certificate in a directory of an image,
 // beside others of its subject's hash there and among the files that are added.
-func unusedHash(root image.Rootfs, files []driver.File, dir string, der []byte) (string, bool) {
+func (r *rootReader) unusedHash(files []driver.File, dir string, der []byte) (string, bool) {
 	hash, ok := subjectHash(der)
 	for n := 0; ok && n < maxSameHash; n++ {
 		name := fmt.Sprintf("%s/%s.%d", dir, hash, n)
 		added := slices.ContainsFunc(files, func(f driver.File) bool { return f.Path == name })
-		if _, exists := findType(layersOf(root, name)); !exists && !added {
+		if _, exists := r.typeOf(name); !exists && !added {
 			return name, true
 		}
 	}
@@ -306,20 +362,20 @@ func unusedHash(root image.Rootfs, files []driver.File, dir string, der []byte) 
 // maxSameHash bounds the certificates of a directory with the same hash.
 const maxSameHash = 10
 
-// rootsOf returns the certificates that an image trusts, and where it has them. If it returns none, unread is
+// roots returns the certificates that an image trusts, and where it has them. If it returns none, unread is
 // where there is something that can't be read.
-func rootsOf(root image.Rootfs) (at, unread string, bundle []byte) {
+func (r *rootReader) roots() (at, unread string, bundle []byte) {
 	for _, name := range trustStores {
-		to := follow(root, name)
-		layers, rest := layersOf(root, to)
-		text := []byte(findFile(layers, rest))
+		to := r.follow(name)
+		text, err := findFile(r.layersOf(to))
+		r.note(to, err)
 		if to != name && certificatesIn(text) == nil { // whatever it leads to must stay as it is
 			text = nil
 		}
 		if len(text) > 0 {
 			return to, "", text
 		}
-		if tooLarge(layers, rest) {
+		if errors.Is(err, sandpit.ErrInvalid) {
 			unread = cmp.Or(unread, name)
 		}
 	}
@@ -327,13 +383,13 @@ func rootsOf(root image.Rootfs) (at, unread string, bundle []byte) {
 }
 
 // follow returns what a path of an image leads to. It follows links in the image, but never leaves it.
-func follow(root image.Rootfs, name string) string {
+func (r *rootReader) follow(name string) string {
 	const maxLinks = 40 // as Linux has it
 	at, rest := "/", strings.Split(name, "/")
 	for links := 0; len(rest) > 0; {
 		next := path.Join(at, rest[0])
 		rest = rest[1:]
-		target, ok := findLink(layersOf(root, next))
+		target, ok := r.link(next)
 		if !ok {
 			at = next
 			continue
@@ -349,11 +405,22 @@ func follow(root image.Rootfs, name string) string {
 	return at
 }
 
+// link returns where a link leads to, if the file is one.
+func (r *rootReader) link(name string) (target string, ok bool) {
+	layer, kind, ok := r.find(name)
+	if !ok || kind&fs.ModeSymlink == 0 {
+		return "", false
+	}
+	_, rest := r.layersOf(name)
+	target, err := linkInLayer(layer, rest)
+	return target, !r.note(name, err)
+}
+
 // layersOf returns the directories in which a file of an image may be, the topmost first, and its
 // path in them.
-func layersOf(root image.Rootfs, name string) (layers []string, rest string) {
-	layers, rest = root.Layers, name
-	for _, b := range root.Binds {
+func (r *rootReader) layersOf(name string) (layers []string, rest string) {
+	layers, rest = r.Layers, name
+	for _, b := range r.Binds {
 		if target := path.Clean("/" + b.Target); name == target {
 			layers, rest = []string{b.Source}, "."
 		} else if inner, ok := strings.CutPrefix(name, target+"/"); ok {

@@ -60,8 +60,9 @@ func TestRootsOfImages(t *testing.T) {
 		"large":                  {image.Rootfs{Layers: []string{large}}, debian, "", debian},
 		"large, and another":     {image.Rootfs{Layers: []string{large, write(fedora)}}, fedora, fedora, ""},
 	} {
-		if at, unread, text := rootsOf(c.root); at != c.at || string(text) != c.text || unread != c.unread {
-			t.Errorf("%s: %q at %s, and %q", name, text, at, unread)
+		in := &rootReader{Rootfs: c.root}
+		if at, unread, text := in.roots(); in.err != nil || at != c.at || string(text) != c.text || unread != c.unread {
+			t.Errorf("%s: %q at %s, and %q: %v", name, text, at, unread, in.err)
 		}
 	}
 }

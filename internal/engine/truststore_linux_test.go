@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -206,7 +208,11 @@ func TestTrustedByDistribution(t *testing.T) {
 				if own {
 					operators, its = nil, ours
 				}
-				files, err := newStores(root, operators, own).files(root, its)
+				stores, err := newStores(root, operators, own)
+				if err != nil {
+					t.Fatal(err)
+				}
+				files, err := stores.files(root, its)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -250,48 +256,82 @@ func TestTrustCache(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	storesOf := func(c *trustCache, root image.Rootfs, certificates []byte, own bool) *stores {
+		t.Helper()
+		s, err := c.storesOf(root, certificates, own)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
 	c := new(trustCache)
 	stored := image.Rootfs{Digest: "sha256:1", Layers: []string{image1}}
-	first := c.storesOf(stored, ours, false)
-	if c.storesOf(stored, ours, false) != first {
+	first := storesOf(c, stored, ours, false)
+	if storesOf(c, stored, ours, false) != first {
 		t.Error("the same is made twice")
 	}
 	bind := []image.Bind{{Source: "/usr", Target: "/usr"}}
-	if host := (image.Rootfs{Reference: "host", Layers: []string{image1}, Binds: bind}); c.storesOf(host, ours, false) != first {
+	if host := (image.Rootfs{Reference: "host", Layers: []string{image1}, Binds: bind}); storesOf(c, host, ours, false) != first {
 		t.Error("that of the host image, with the same layer, is made anew")
 	}
 	over := []image.Bind{{Source: image2 + "/etc/ssl", Target: "/etc/ssl"}}
-	for name, other := range map[string]*stores{
-		"another image":           c.storesOf(image.Rootfs{Digest: "sha256:2", Layers: []string{image2}}, ours, false),
-		"another layer over it":   c.storesOf(image.Rootfs{Digest: "sha256:3", Layers: []string{image2, image1}}, ours, false),
-		"another bundle":          c.storesOf(stored, theirs, false),
-		"with an authority":       c.storesOf(stored, ours, true),
-		"a directory":             c.storesOf(image.Rootfs{Reference: "dir:x", Layers: []string{image1}}, ours, false),
-		"something bound over it": c.storesOf(image.Rootfs{Reference: "host", Layers: []string{image1}, Binds: over}, ours, false),
+	for name, other := range map[string]struct {
+		root         image.Rootfs
+		certificates []byte
+		own          bool
+	}{
+		"another image":           {image.Rootfs{Digest: "sha256:2", Layers: []string{image2}}, ours, false},
+		"another layer over it":   {image.Rootfs{Digest: "sha256:3", Layers: []string{image2, image1}}, ours, false},
+		"another bundle":          {stored, theirs, false},
+		"with an authority":       {stored, ours, true},
+		"a directory":             {image.Rootfs{Reference: "dir:x", Layers: []string{image1}}, ours, false},
+		"something bound over it": {image.Rootfs{Reference: "host", Layers: []string{image1}, Binds: over}, ours, false},
 	} {
-		if other == first {
+		c := new(trustCache)
+		if first := storesOf(c, stored, ours, false); storesOf(c, other.root, other.certificates, other.own) == first {
 			t.Errorf("%s has the same stores", name)
 		}
 	}
 	for i := range 3 * maxCachedStores {
 		root := image.Rootfs{Digest: "sha256:4", Layers: []string{image1, fmt.Sprint(i)}}
-		if s := c.storesOf(root, ours, false); c.storesOf(root, ours, false) != s || len(c.all) > maxCachedStores {
+		if s := storesOf(c, root, ours, false); storesOf(c, root, ours, false) != s || len(c.all) > maxCachedStores {
 			t.Errorf("of %d, %d are kept", i, len(c.all))
 		}
 	}
 
 	// What one sandbox has of its own, no other gets.
-	base := c.storesOf(stored, nil, true)
+	base := storesOf(c, stored, nil, true)
 	for _, own := range [][]byte{theirs, ours, theirs} {
 		files, err := base.files(stored, own)
 		if err != nil {
 			t.Fatal(err)
 		}
-		want, err := newStores(stored, nil, true).files(stored, own)
+		want, err := storesOf(new(trustCache), stored, nil, true).files(stored, own)
 		if err != nil || !slices.EqualFunc(files, want, func(a, b driver.File) bool {
 			return a.Path == b.Path && string(a.Data)+string(a.Rest) == string(b.Data)+string(b.Rest)
 		}) {
 			t.Errorf("the files of a sandbox depend on those before it: %v", err)
 		}
+	}
+}
+
+// Where this machine can't read an image, its stores are not made without what it may have, and nothing is kept.
+func TestUnreadableImagesHaveNoStores(t *testing.T) {
+	const layer = "no path \x00"
+	root, c := image.Rootfs{Digest: "sha256:1", Layers: []string{layer}}, new(trustCache)
+	ours := newRoot(t, pkix.Name{CommonName: "Ours"})
+	for range 2 {
+		s, err := c.storesOf(root, ours, true)
+		if s != nil || !errors.Is(err, syscall.EINVAL) || strings.Contains(err.Error(), layer) || len(c.all) > 0 {
+			t.Errorf("%+v, %v; %d are kept", s, err, len(c.all))
+		}
+	}
+	s, err := newStores(image.Rootfs{Layers: []string{t.TempDir()}}, nil, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.dirs = trustDirectories[:1]
+	if files, err := s.files(root, ours); files != nil || !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("the files of a sandbox: %d, %v", len(files), err)
 	}
 }

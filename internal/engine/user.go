@@ -115,7 +115,8 @@ type passwd struct{ uid, gid uint32 }
 
 // lookupPasswd finds a line of /etc/passwd by name or number, passwd(5).
 func lookupPasswd(layers []string, name string) (passwd, bool) {
-	for line := range strings.Lines(findFile(layers, "etc/passwd")) {
+	data, _ := findFile(layers, "etc/passwd")
+	for line := range strings.Lines(string(data)) {
 		f := strings.Split(strings.TrimSuffix(line, "\n"), ":")
 		if len(f) < 4 || (f[0] != name && f[2] != name) {
 			continue
@@ -131,7 +132,8 @@ func lookupPasswd(layers []string, name string) (passwd, bool) {
 
 // lookupGroup finds a line of /etc/group by name, group(5).
 func lookupGroup(layers []string, name string) (uint32, bool) {
-	for line := range strings.Lines(findFile(layers, "etc/group")) {
+	data, _ := findFile(layers, "etc/group")
+	for line := range strings.Lines(string(data)) {
 		f := strings.Split(strings.TrimSuffix(line, "\n"), ":")
 		if len(f) < 3 || f[0] != name {
 			continue
@@ -146,50 +148,13 @@ func lookupGroup(layers []string, name string) (uint32, bool) {
 // maxLayerFile bounds what is read of a file in a layer, in bytes.
 const maxLayerFile = 1 << 20
 
-// findFile returns the content of a small file in the topmost layer that has
-// it, or "".
-func findFile(layers []string, name string) string {
+// findFile returns the content of a small file in the topmost layer that has it.
+func findFile(layers []string, name string) (data []byte, err error) {
+	err = fs.ErrNotExist
 	for _, dir := range layers {
-		data, err := readInLayer(dir, name)
-		if err == nil {
-			return string(data)
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			return ""
-		}
-	}
-	return ""
-}
-
-// tooLarge reports whether the topmost layer that has a file has one that findFile does not read.
-func tooLarge(layers []string, name string) bool {
-	for _, dir := range layers {
-		if _, err := readInLayer(dir, name); !errors.Is(err, fs.ErrNotExist) {
-			return errors.Is(err, sandpit.ErrInvalid)
-		}
-	}
-	return false
-}
-
-// findLink returns where a link leads to, in the topmost layer that has the file.
-func findLink(layers []string, name string) (target string, ok bool) {
-	for _, dir := range layers {
-		if kind, exists := typeInLayer(dir, name); exists {
-			if kind&fs.ModeSymlink == 0 {
-				return "", false
-			}
-			return linkInLayer(dir, name)
-		}
-	}
-	return "", false
-}
-
-// findType returns the type of a file in the topmost layer that has it.
-func findType(layers []string, name string) (kind fs.FileMode, ok bool) {
-	for _, dir := range layers {
-		if kind, ok = typeInLayer(dir, name); ok {
+		if data, err = readInLayer(dir, name); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
 	}
-	return kind, ok
+	return data, err
 }
