@@ -39,6 +39,14 @@ const (
 	minStreams = 4   // of a connection beside many others
 )
 
+// What HTTP/2 holds that the other side has not read, in bytes.
+const (
+	allUnread   = 64 << 20 // of responses, on all connections of a sandbox; each may have minStreams of minUnread beyond it
+	minUnread   = 16 << 10 // of a response on a connection beside many others
+	minUnsent   = 64 << 10 // of the bodies of a connection's requests; the smallest window that Go takes
+	unsentShare = 8        // the part of its responses that these bodies may have beyond it
+)
+
 const idleTimeout = 5 * time.Minute // between requests
 
 // Conn is a connection of a sandbox.
@@ -92,12 +100,13 @@ func (s *Server) Serve(in Conn, r *bufio.Reader, out net.Conn, c Connection) err
 		// connection counts as the sandbox's for as long as it waits.
 		MaxResponseHeaderBytes: MaxResponseHead,
 	}
-	streams := 0
+	config := new(http.HTTP2Config)
 	if c.TLS != nil || c.HTTP2 {
-		var release func()
-		streams, release = s.shareStreams()
+		streams, unread, release := s.shareStreams()
 		defer release()
-		speakHTTP2(transport, streams)
+		speakHTTP2(transport, streams, unread)
+		config.MaxConcurrentStreams = streams
+		config.MaxReceiveBufferPerConnection = max(streams*unread/unsentShare, minUnsent)
 	}
 	transport.Protocols.SetHTTP1(!c.HTTP2)
 	if c.HTTP2 {
@@ -186,7 +195,7 @@ func (s *Server) Serve(in Conn, r *bufio.Reader, out net.Conn, c Connection) err
 				proxy.ServeHTTP(hidingWriter{w, e}, r)
 			}
 		}),
-		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: streams}, Protocols: new(http.Protocols),
+		HTTP2: config, Protocols: new(http.Protocols),
 		MaxHeaderBytes: MaxHead, IdleTimeout: idleTimeout, ReadHeaderTimeout: s.head,
 		ErrorLog:    log.New(io.Discard, "", 0),
 		BaseContext: func(net.Listener) context.Context { return s.ctx },
@@ -210,16 +219,20 @@ func (s *Server) Serve(in Conn, r *bufio.Reader, out net.Conn, c Connection) err
 	return err
 }
 
-// shareStreams returns how many requests at once a connection over HTTP/2 may have, until release is called.
-func (s *Server) shareStreams() (n int, release func()) {
+// shareStreams returns how many requests at once a connection over HTTP/2 may have, and how many bytes of each
+// response may be unread, until release is called.
+func (s *Server) shareStreams() (n, unread int, release func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n = min(max((allStreams-s.streams)/8, minStreams), maxStreams)
+	unread = min(max((allUnread-s.unread)/8/n, minUnread), MaxUnread)
 	s.streams += n
-	return n, func() {
+	s.unread += n * unread
+	return n, unread, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.streams -= n
+		s.unread -= n * unread
 	}
 }
 

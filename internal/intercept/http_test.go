@@ -68,6 +68,32 @@ func TestTrailersAreNotShared(t *testing.T) {
 	}
 }
 
+// However many connections over HTTP/2 a sandbox has, the responses on them that it does not read take bounded memory.
+// Each connection gets some, and the first as much as it can use.
+func TestUnreadResponsesAreBounded(t *testing.T) {
+	const connections = 512
+	s := new(Server)
+	var release []func()
+	all := 0
+	for i := range connections {
+		streams, unread, done := s.shareStreams()
+		release = append(release, done)
+		all += streams * unread
+		if i == 0 && (streams != maxStreams || unread != MaxUnread) || streams < minStreams || unread < minUnread {
+			t.Errorf("connection %d: %d streams of %d bytes", i, streams, unread)
+		}
+	}
+	if most := allUnread + connections*minStreams*minUnread; all > most {
+		t.Errorf("%d connections may hold %d bytes, more than %d", connections, all, most)
+	}
+	for _, done := range release {
+		done()
+	}
+	if s.streams != 0 || s.unread != 0 {
+		t.Errorf("%d streams of %d bytes are left", s.streams, s.unread)
+	}
+}
+
 // What a sandbox is told of a connection that failed has no address of this machine.
 func TestReasonsHaveNoAddresses(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -79,6 +79,7 @@ type Server struct {
 
 	mu      sync.Mutex
 	streams int // of HTTP/2 that connections may have; guarded by mu
+	unread  int // bytes of their responses that may be unread; guarded by mu
 }
 
 // NewServer returns a server whose connections end with ctx, at the latest. Its terms are what terms returns at

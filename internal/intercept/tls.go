@@ -132,9 +132,9 @@ func (o *outside) transport(t *http.Transport) {
 	t.Protocols.SetHTTP2(true)
 }
 
-// speakHTTP2 lets t have a number of streams at once, and bounds what it holds of them. Responses that nobody reads
-// leave room for the others.
-func speakHTTP2(t *http.Transport, streams int) {
+// speakHTTP2 lets t have a number of streams at once, and bounds what it holds of each: bytes that are unread. Responses
+// that nobody reads leave room for the others.
+func speakHTTP2(t *http.Transport, streams, unread int) {
 	t.MaxConnsPerHost, t.MaxIdleConnsPerHost = 0, streams // they may need one each, of an origin without HTTP/2
-	t.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: MaxUnread, MaxReceiveBufferPerConnection: streams * MaxUnread}
+	t.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: unread, MaxReceiveBufferPerConnection: max(streams*unread, minUnsent)}
 }

@@ -705,6 +705,7 @@ func bothWays(t *testing.T, c *http.Client, url string, texts ...string) {
 	defer cancel()
 	r, w := io.Pipe()
 	defer w.Close()
+	defer context.AfterFunc(ctx, func() { w.Close() })() // for which the transport waits
 	request, _ := http.NewRequestWithContext(ctx, "POST", url, r)
 	request.Trailer = http.Header{"X-Begun": nil}
 	res, err := c.Do(request)

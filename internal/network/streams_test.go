@@ -15,7 +15,8 @@ import (
 )
 
 // TestCancelledHints has a sandbox cancel requests while informational responses with large headers are on their
-// way: nothing that two goroutines share ends the process.
+// way: nothing that two goroutines share ends the process. Without the copies that hidingWriter has the server make, it
+// fails under the race detector, as `make test-long` runs it, and otherwise seldom.
 func TestCancelledHints(t *testing.T) {
 	requests := 200
 	if os.Getenv("SANDPIT_TEST_LONG") != "" {
