@@ -96,7 +96,6 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	var egress granted
 	if err == nil {
 		egress, err = e.allowEgress(asking(spec.Egress), nil, len(made.placeholders) > 0, made.hosts(), t.policy)
-		spec.Egress = egress.Egress
 	}
 	if err == nil {
 		err = e.mayCreate(t)
@@ -106,6 +105,8 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	}
 	making.enter("probe")
 	caps := e.opts.Driver.Probe(ctx)
+	egress = egress.learnt(spec.Egress.Allow, caps)
+	spec.Egress = egress.Egress
 	enforce, gaps, err := caps.Negotiate(feature.Required(spec), &limits) // also what only the policy asks for
 	if err != nil {
 		return nil, err

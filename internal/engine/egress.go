@@ -347,6 +347,19 @@ func (e *Engine) allowEgress(g granted, was *granted, secrets bool, hosts []stri
 	return g, err
 }
 
+// learnt returns what was granted to one that asked for some rules, less the rules about ping that only EgressLearn
+// brought from the policy, where ping can't be allowed.
+func (g granted) learnt(asked []string, caps driver.Capabilities) granted {
+	if !g.Learns || caps.Features[feature.Ping] {
+		return g
+	}
+	own := setOf(asked)
+	g.Allow = slices.DeleteFunc(slices.Clone(g.Allow), func(rule string) bool {
+		return !own[rule] && feature.Pings(sandpit.Egress{Allow: []string{rule}})
+	})
+	return g
+}
+
 // narrows reports whether e allows nothing that it did not allow before. Without an entry of Resolve, a name
 // may lead elsewhere.
 func narrows(e, was sandpit.Egress) bool {
@@ -529,7 +542,10 @@ func (s *Sandbox) setEgress(ctx context.Context, edit egressEdit, p policy.Polic
 	asked.Within = was.Within // hosts of secrets that the former policy forbids hinder no change, nor those without room
 	e, err := s.engine.allowEgress(asked, &was, len(s.placeholders) > 0, s.secretHosts(asked).within, p)
 	if err == nil && feature.Pings(e.Egress) && !feature.Pings(was.Egress) {
-		_, _, err = s.engine.opts.Driver.Probe(ctx).Negotiate([]feature.Feature{feature.Ping}, &sandpit.Limits{})
+		caps := s.engine.opts.Driver.Probe(ctx)
+		if e = e.learnt(asked.Allow, caps); feature.Pings(e.Egress) {
+			_, _, err = caps.Negotiate([]feature.Feature{feature.Ping}, &sandpit.Limits{})
+		}
 	}
 	if err != nil {
 		s.ends()

@@ -649,6 +649,45 @@ func TestNarrowingUnderATightenedPolicy(t *testing.T) {
 	}
 }
 
+// To learn under a policy that allows ping needs no driver that can allow it, unless the caller asks for ping.
+func TestLearningWithoutPing(t *testing.T) {
+	srv := newSurvivor(t)
+	e := srv.open(t, func(o *engine.Options) {
+		o.Driver, o.Network = linking{bare: bare{srv.dir}, enter: func(context.Context) {}}, network.InProcess{}
+	})
+	p := policy.ServerDefault()
+	p.Rules.Egress = []string{"a.test", "ping:a.test", "ping:b.test"}
+	tenant := e.As("tenant", p)
+	learn := sandpit.Egress{Preset: sandpit.EgressLearn}
+	spec := sandpit.Spec{Name: "box", User: "root", WorkDir: "/", Egress: learn}
+	sb, err := tenant.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func() {
+		t.Helper()
+		if is, err := egresser(t, sb).Egress(t.Context()); err != nil || !slices.Equal(is.Allow, []string{"a.test"}) {
+			t.Errorf("%+v, %v", is, err)
+		}
+	}
+	check()
+	for _, egress := range []sandpit.Egress{{}, learn} {
+		if err := egresser(t, sb).SetEgress(t.Context(), egress); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check()
+	learn.Allow = []string{"ping:a.test"}
+	if err := egresser(t, sb).SetEgress(t.Context(), learn); !errors.Is(err, sandpit.ErrUnsupported) {
+		t.Errorf("ping was asked for: %v", err)
+	}
+	spec.Name, spec.Egress = "other", learn
+	if _, err := tenant.Create(t.Context(), spec); !errors.Is(err, sandpit.ErrUnsupported) {
+		t.Errorf("ping was asked for: %v", err)
+	}
+	check()
+}
+
 // A tenant changes the egress of its sandboxes within its policy, whose floor is added once.
 func TestEgressWithinThePolicy(t *testing.T) {
 	srv := newSurvivor(t)
