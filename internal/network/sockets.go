@@ -310,15 +310,32 @@ type otherSocket struct {
 	place *place
 }
 
-// CloseWrite ends the sending direction, if that is possible.
+// CloseWrite ends the sending direction, if that is possible. That of TLS counts as ended, though its TCP connection
+// may not be.
 func (c *otherSocket) CloseWrite() error {
+	c.place.ending(c.atEnd())
 	closeWrite(c.Conn)
 	return nil
 }
 
 // Close closes the connection.
 func (c *otherSocket) Close() error {
+	after := c.atEnd()
 	err := c.Conn.Close()
-	c.place.close(false)
+	c.place.close(after)
 	return err
+}
+
+// atEnd does what the function does, for the TCP connection below, if there is one.
+func (c *otherSocket) atEnd() bool {
+	for conn := c.Conn; ; {
+		switch below := conn.(type) {
+		case *net.TCPConn:
+			return atEnd(below)
+		case interface{ NetConn() net.Conn }:
+			conn = below.NetConn()
+		default:
+			return false
+		}
+	}
 }

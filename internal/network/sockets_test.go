@@ -1,9 +1,13 @@
 package network
 
 import (
+	"bufio"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
+	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -122,6 +126,43 @@ func TestPortsInTimeWait(t *testing.T) {
 	}
 	if s.reuse = "1"; s.lingers(in.net.rules.Load().rules.Addresses("good.test")[0]) != time.Second {
 		t.Error("ports that Linux uses again are held for a minute")
+	}
+}
+
+// A connection through an upstream proxy has its local port for another minute only if this side ends it first.
+func TestPortsOfProxies(t *testing.T) {
+	proxy := listen(t, func(c net.Conn) { // sends what its destination says with its own answer, and ends
+		if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\nx\n")
+		}
+	})
+	way, err := upstream.New(upstream.Settings{Proxy: "http://" + proxy.String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	early := func() (net.Conn, error) { return way.Dial(t.Context(), "good.test:1") }
+	for name, dial := range map[string]func() (net.Conn, error){
+		"early bytes": early,
+		"TLS": func() (net.Conn, error) {
+			c, err := early()
+			return tls.Client(c, &tls.Config{ServerName: "proxy.test"}), err
+		},
+	} {
+		s := &Sockets{files: 10, ports: 10, reuse: "0"}
+		one := s.join()
+		c, err := one.dial(egress.TCP, netip.AddrPort{}, dial)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(patience); !c.(*otherSocket).atEnd(); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s: the end of the proxy is not seen", name)
+			}
+		}
+		c.Close()
+		if len(s.used) != 0 {
+			t.Errorf("%s: a port is held after the proxy has ended the connection", name)
+		}
 	}
 }
 

@@ -67,6 +67,9 @@ func (t *tunnel) Read(b []byte) (int, error) {
 	return t.Conn.Read(b)
 }
 
+// NetConn returns the connection to the proxy.
+func (t *tunnel) NetConn() net.Conn { return t.Conn }
+
 // CloseWrite ends the sending direction.
 func (t *tunnel) CloseWrite() error {
 	if w, ok := t.Conn.(interface{ CloseWrite() error }); ok {
