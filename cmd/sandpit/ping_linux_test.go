@@ -142,4 +142,16 @@ func TestPing(t *testing.T) {
 	testkit.Until(t, "the next server's network works", func() bool {
 		return strings.Contains(run(append([]string{"exec", "web"}, ping("good.test", "4")...)...), answer4)
 	})
+
+	// The next one may not ping.
+	groups("1 0")
+	if err := unix.Kill(serverPID(t, home), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Until(t, "sockets are refused", func() bool {
+		return strings.Contains(run(append([]string{"exec", "web"}, ping("good.test", "4")...)...), refused)
+	})
+	expect("the sandbox", run("inspect", "web"), lacking)
+	expect("a rule that is not kept", run("network", "check", "web", "ping:good.test"), lacking)
+	expect("a further rule", run("network", "allow", "web", "ping:other.test"), lacking)
 }

@@ -141,19 +141,40 @@ func (s *Sandbox) joinNetwork(ctx context.Context, e granted) error {
 	return s.join(ctx, file, e)
 }
 
-// permitPing returns what links the sandbox, once its programs may ping if e says so.
+// permitPing returns what links the sandbox, once its programs may ping if e says so. Where the requests can't
+// be sent on any more, programs may not, and the gap says so.
 func (s *Sandbox) permitPing(ctx context.Context, e sandpit.Egress) (driver.Linker, error) {
 	linker, ok := s.instance.(driver.Linker)
 	if !ok || s.engine.opts.Network == nil {
 		return nil, errNoEgress(s.info.Driver)
 	}
 	// The engine that a sandbox is adopted from may have died while it changed this.
-	if ping := feature.Pings(e); ping || s.linked {
+	lack := s.mayPing(ctx, e)
+	s.lackPing(lack)
+	if ping := feature.Pings(e) && lack == nil; ping || s.linked {
 		if err := linker.AllowPing(ctx, ping); err != nil && (ping || !errors.Is(err, sandpit.ErrUnsupported)) {
 			return nil, err
 		}
 	}
 	return linker, nil
+}
+
+// mayPing returns why echo requests that e allows can't be sent on from this machine.
+func (s *Sandbox) mayPing(ctx context.Context, e sandpit.Egress) error {
+	if !feature.Pings(e) {
+		return nil
+	}
+	_, _, err := s.engine.opts.Driver.Probe(ctx).Negotiate([]feature.Feature{feature.Ping}, &sandpit.Limits{})
+	return err
+}
+
+// lackPing notes why rules that allow echo requests are not kept, or with nil that they are.
+func (s *Sandbox) lackPing(err error) {
+	var gaps []sandpit.Gap
+	if err != nil {
+		gaps = []sandpit.Gap{{What: string(feature.Ping), Why: err.Error(), Fix: sandpit.Hint(err) + "; then set its egress again (sandpit network)"}}
+	}
+	s.replaceGaps(string(feature.Ping), gaps)
 }
 
 // joining is the network of a new sandbox, which it joins while the rest of it is made.
@@ -258,7 +279,7 @@ func (s *Sandbox) rejoinNetwork(ctx context.Context, patience time.Time) []sandp
 		time.Sleep(ownerRetry)
 		err = s.joinNetwork(whole, e)
 	}
-	return s.lackEgress(err)
+	return append(s.lackEgress(err), s.gaps(feature.Ping)...)
 }
 
 // lackEgress notes why the sandbox has no network, or with nil that it has what it should.
@@ -271,16 +292,11 @@ func (s *Sandbox) lackEgress(err error) (gaps []sandpit.Gap) {
 	return gaps
 }
 
-// lacksEgress returns why the sandbox has no network, or "".
-func (s *Sandbox) lacksEgress() string {
+// gaps returns the gaps of one kind.
+func (s *Sandbox) gaps(of feature.Feature) []sandpit.Gap {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, g := range s.info.NotEnforced {
-		if g.What == string(feature.Egress) {
-			return g.Why
-		}
-	}
-	return ""
+	return slices.DeleteFunc(slices.Clone(s.info.NotEnforced), func(g sandpit.Gap) bool { return g.What != string(of) })
 }
 
 // replaceGaps replaces the gaps of one kind.
@@ -541,11 +557,9 @@ func (s *Sandbox) setEgress(ctx context.Context, edit egressEdit, p policy.Polic
 	asked := edit(was)
 	asked.Within = was.Within // hosts of secrets that the former policy forbids hinder no change, nor those without room
 	e, err := s.engine.allowEgress(asked, &was, len(s.placeholders) > 0, s.secretHosts(asked).within, p)
-	if err == nil && feature.Pings(e.Egress) && !feature.Pings(was.Egress) {
-		caps := s.engine.opts.Driver.Probe(ctx)
-		if e = e.learnt(asked.Allow, caps); feature.Pings(e.Egress) {
-			_, _, err = caps.Negotiate([]feature.Feature{feature.Ping}, &sandpit.Limits{})
-		}
+	if err == nil && feature.Pings(e.Egress) {
+		e = e.learnt(asked.Allow, s.engine.opts.Driver.Probe(ctx))
+		err = s.mayPing(ctx, sandpit.Egress{Allow: missing(was.Allow, e.Allow)})
 	}
 	if err != nil {
 		s.ends()
@@ -608,7 +622,12 @@ func (s *Sandbox) changeEgress(ctx context.Context, e granted) error {
 func (s *Sandbox) enforceEgress(ctx context.Context, was, e granted) error {
 	if joined := s.joined(); joined != nil {
 		linker, ok := s.instance.(driver.Linker)
-		ping, pinged := feature.Pings(e.Egress), feature.Pings(was.Egress)
+		pinged := feature.Pings(was.Egress) && len(s.gaps(feature.Ping)) == 0
+		var lack error
+		if !pinged {
+			lack = s.mayPing(ctx, e.Egress)
+		}
+		ping := feature.Pings(e.Egress) && lack == nil
 		changes := ok && ping != pinged
 		if changes {
 			// Where it can't be forbidden again, open sockets reach nothing.
@@ -624,6 +643,7 @@ func (s *Sandbox) enforceEgress(ctx context.Context, was, e granted) error {
 		}
 		if err == nil {
 			s.lackHosts(e)
+			s.lackPing(lack)
 		}
 		return err
 	}
@@ -690,8 +710,12 @@ func (s *Sandbox) CheckEgress(ctx context.Context, destination string) (sandpit.
 			}
 		}
 	}
-	if why := s.lacksEgress(); d.Allowed && why != "" {
-		d = sandpit.EgressDecision{Why: why}
+	lacks := s.gaps(feature.Egress)
+	if feature.Pings(sandpit.Egress{Allow: []string{d.Rule}}) {
+		lacks = append(lacks, s.gaps(feature.Ping)...)
+	}
+	if d.Allowed && len(lacks) > 0 {
+		d = sandpit.EgressDecision{Why: lacks[0].Why}
 	}
 	return d, cmp.Or(err, ctx.Err())
 }

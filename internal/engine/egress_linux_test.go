@@ -269,7 +269,11 @@ func (j faultyJoined) Traffic() engine.Traffic {
 type linking struct {
 	bare
 	enter func(ctx context.Context) // before each Link
+	ping  *pinging                  // nil: it can't
 }
+
+// pinging is what a machine and its one sandbox do about ICMP sockets.
+type pinging struct{ able, allowed atomic.Bool }
 
 type linkingInstance struct {
 	driver.Instance
@@ -279,6 +283,7 @@ type linkingInstance struct {
 func (d linking) Probe(ctx context.Context) driver.Capabilities {
 	caps := d.bare.Probe(ctx)
 	caps.Features[feature.Egress] = true
+	caps.Features[feature.Ping] = d.ping != nil && d.ping.able.Load()
 	return caps
 }
 
@@ -300,7 +305,12 @@ func (d linking) Recover(ctx context.Context, h driver.Handle) (driver.Instance,
 
 func (i linkingInstance) Leave() {}
 
-func (i linkingInstance) AllowPing(context.Context, bool) error { return nil }
+func (i linkingInstance) AllowPing(_ context.Context, allow bool) error {
+	if i.of.ping != nil {
+		i.of.ping.allowed.Store(allow)
+	}
+	return nil
+}
 
 func (i linkingInstance) Link(ctx context.Context, _ driver.Link) (*os.File, error) {
 	i.of.enter(ctx)
@@ -409,6 +419,72 @@ func TestSetEgressThatFails(t *testing.T) {
 		t.Errorf("setting it again: %v", err)
 	}
 	want("after it was set again", "b.test")
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// An engine that can't send echo requests on, as the one before could, takes the sandbox over without them and says
+// so. It refuses further rules of that kind, and keeps them again once it can.
+func TestPingThatIsLost(t *testing.T) {
+	srv := newSurvivor(t)
+	ping := new(pinging)
+	with := func(o *engine.Options) {
+		o.Driver, o.Network = linking{bare: bare{srv.dir}, enter: func(context.Context) {}, ping: ping}, network.InProcess{}
+	}
+	e := srv.open(t, with)
+	ping.able.Store(true)
+	sb := made(t, e, sandpit.Spec{Name: "box", Egress: sandpit.Egress{Allow: []string{"ping:a.test", "b.test"}}})
+	change := func(add, remove []string) error {
+		return egresser(t, sb).ChangeEgress(t.Context(), sandpit.EgressChange{Add: sandpit.EgressRules{Allow: add}, Remove: sandpit.EgressRules{Allow: remove}})
+	}
+	want := func(when string, pings, lacks bool) {
+		t.Helper()
+		info := wantState(t, sb, sandpit.StateRunning)
+		i := slices.IndexFunc(info.NotEnforced, func(g sandpit.Gap) bool { return g.What == string(feature.Ping) && g.Fix != "" })
+		d, err := egresser(t, sb).CheckEgress(t.Context(), "ping:a.test")
+		if err != nil || d.Allowed != pings || ping.allowed.Load() != pings || (i >= 0) != lacks || lacks && d.Why != info.NotEnforced[i].Why {
+			t.Errorf("%s: %+v, %v; %v; sockets: %t", when, d, err, info.NotEnforced, ping.allowed.Load())
+		}
+		if d, err := egresser(t, sb).CheckEgress(t.Context(), "b.test"); err != nil || !d.Allowed {
+			t.Errorf("%s: %+v, %v", when, d, err)
+		}
+	}
+	want("at first", true, false)
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ping.able.Store(false)
+	e, report := adopt(t, srv, with)
+	if report.Adopted != 1 || len(report.Lacking) != 1 {
+		t.Fatalf("%+v", report)
+	}
+	var err error
+	if sb, err = e.Get(t.Context(), "box"); err != nil {
+		t.Fatal(err)
+	}
+	want("adopted", false, true)
+	if err := change([]string{"ping:c.test"}, nil); !errors.Is(err, sandpit.ErrUnsupported) {
+		t.Errorf("a further rule: %v", err)
+	}
+	if err := change([]string{"c.test"}, nil); err != nil {
+		t.Error(err)
+	}
+	want("after another change", false, true)
+	ping.able.Store(true)
+	if err := change(nil, nil); err != nil {
+		t.Error(err)
+	}
+	want("able again", true, false)
+	ping.able.Store(false)
+	if err := change([]string{"ping:c.test"}, nil); !errors.Is(err, sandpit.ErrUnsupported) {
+		t.Errorf("a further rule, beside one that is kept: %v", err)
+	}
+	want("after it was refused", true, false)
+	if err := change(nil, []string{"ping:a.test"}); err != nil {
+		t.Error(err)
+	}
+	want("without its rule", false, false)
 	if err := sb.Remove(t.Context()); err != nil {
 		t.Error(err)
 	}
