@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -133,16 +134,31 @@ func (r *Run) Denied() []sandpit.EgressDenial {
 	return denied
 }
 
-// DeniedSince returns the denials that are in now and were not in before, the latest last.
+// DeniedSince returns the denials that are in now and were not in before, the latest last. Both have all denials
+// there were: those of destinations that are no longer kept are with the destination "". Their sum is right also
+// if a destination came again after that.
 func DeniedSince(before, now []sandpit.EgressDenial) (denied []sandpit.EgressDenial) {
-	counts := map[string]int64{}
+	counts, others := map[string]int64{}, int64(0)
 	for _, d := range before {
 		counts[d.Destination] = d.Count
+		others -= d.Count
 	}
 	for _, d := range now {
-		if d.Count -= counts[d.Destination]; d.Count > 0 {
+		others += d.Count
+	}
+	for _, d := range now {
+		if d.Destination == "" {
+			continue
+		}
+		if was := counts[d.Destination]; was <= d.Count { // else it is counted anew
+			d.Count -= was
+		}
+		if others -= d.Count; d.Count > 0 {
 			denied = append(denied, d)
 		}
+	}
+	if others > 0 && len(now) > 0 && now[0].Destination == "" {
+		denied = slices.Insert(denied, 0, sandpit.EgressDenial{Why: now[0].Why, Count: others})
 	}
 	return denied
 }

@@ -15,7 +15,13 @@ func TestDeniedSince(t *testing.T) {
 	}
 	before := []sandpit.EgressDenial{d("", 2), d("gone.test", 1), d("a.test", 3), d("b.test", 1)}
 	now := []sandpit.EgressDenial{d("", 5), d("a.test", 3), d("c.test", 1), d("b.test", 4)}
-	if diff := cmp.Diff([]sandpit.EgressDenial{d("", 3), d("c.test", 1), d("b.test", 3)}, DeniedSince(before, now)); diff != "" {
+	if diff := cmp.Diff([]sandpit.EgressDenial{d("", 2), d("c.test", 1), d("b.test", 3)}, DeniedSince(before, now)); diff != "" {
+		t.Error(diff)
+	}
+	// Destinations that were dropped and came again.
+	before = []sandpit.EgressDenial{d("a.test", 3), d("b.test", 2)}
+	now = []sandpit.EgressDenial{d("", 6), d("a.test", 1), d("b.test", 2)}
+	if diff := cmp.Diff([]sandpit.EgressDenial{d("", 3), d("a.test", 1)}, DeniedSince(before, now)); diff != "" {
 		t.Error(diff)
 	}
 	if got := DeniedSince(now, now); len(got) > 0 {
