@@ -192,11 +192,8 @@ func (i *instance) Explain(err error) error {
 	var words []byte
 	buf := make([]byte, maxWords)
 	for range 1000 { // the kernel keeps fewer
-		n, _, got := unix.Recvfrom(i.socks[0], buf, unix.MSG_DONTWAIT)
-		if got == unix.EINTR || got == unix.ECONNRESET { // that it has not read what was sent to it is told first
-			continue
-		}
-		if got != nil || n <= 0 {
+		n := left(i.socks[0], buf)
+		if n == 0 {
 			break
 		}
 		if e, ok := i.program.DecodeReport(buf[:n]); ok {

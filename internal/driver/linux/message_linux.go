@@ -134,6 +134,18 @@ func send(sock int, kind byte, fds []int) error {
 	}
 }
 
+// left takes a message that a child may have left on a socket before it ended, and
+// returns its size, or 0 if there is none. That the child has not read what was sent to it
+// (ECONNRESET) is told first, and once.
+func left(sock int, buf []byte) int {
+	for {
+		n, _, err := unix.Recvfrom(sock, buf, unix.MSG_DONTWAIT)
+		if err != unix.EINTR && err != unix.ECONNRESET {
+			return max(n, 0)
+		}
+	}
+}
+
 // receivedFDs returns the descriptors in a control message.
 func receivedFDs(oob []byte) []int {
 	msgs, err := unix.ParseSocketControlMessage(oob)

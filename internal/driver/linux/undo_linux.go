@@ -230,8 +230,7 @@ func (c *creation) explainAnswer(ctx context.Context, b []byte, err error) error
 	if !ok {
 		// The first process has died, and the builder with it.
 		buf := make([]byte, sysprog.ReportSize)
-		n, _, _ := unix.Recvfrom(c.socks[0], buf, unix.MSG_DONTWAIT)
-		e, ok = c.program.DecodeReport(buf[:max(n, 0)])
+		e, ok = c.program.DecodeReport(buf[:left(c.socks[0], buf)])
 	}
 	if ok {
 		return c.explainStep(e)
@@ -252,10 +251,8 @@ func (c *creation) memory() int64 {
 func (c *creation) explainDeath(err error) error {
 	buf := make([]byte, sysprog.ReportSize)
 	for _, sock := range []int{c.build[0], c.socks[0]} {
-		if n, _, rerr := unix.Recvfrom(sock, buf, unix.MSG_DONTWAIT); rerr == nil {
-			if e, ok := c.program.DecodeReport(buf[:n]); ok && e.Errno != unix.ENOMEM {
-				return c.explainStep(e)
-			}
+		if e, ok := c.program.DecodeReport(buf[:left(sock, buf)]); ok && e.Errno != unix.ENOMEM {
+			return c.explainStep(e)
 		}
 	}
 	if c.group != nil {
