@@ -67,8 +67,8 @@ type Client interface {
 	// Get returns the sandbox with this ID or name, or ErrNotFound.
 	Get(ctx context.Context, idOrName string) (Sandbox, error)
 
-	// List returns a page of the sandboxes that are visible to this client,
-	// oldest first.
+	// List returns a page of the sandboxes that are visible to this client, in the
+	// order of their creation.
 	List(ctx context.Context, q ListQuery) (Page, error)
 
 	// Remove destroys the sandbox with this ID or name and everything in it, and
@@ -93,12 +93,14 @@ type ListQuery struct {
 	States    []State           // in one of these states; empty: any
 	Since     time.Time         // created at this time or later; zero: any time
 	Until     time.Time         // created before this time; zero: any time
-	After     string            // Page.Next of the previous page; empty: start with the first
+	After     string            // Page.Next of the previous page in the same order; empty: start with the first
 	Limit     int               // 0: DefaultPage; at most MaxPage
+
+	NewestFirst bool // the newest first; else the oldest
 }
 
 // Page is a part of a list. A sandbox that is created between the requests for two
-// pages is on a later page. No sandbox is on two pages.
+// pages is on a later page, or on none if the newest come first. No sandbox is on two pages.
 type Page struct {
 	Sandboxes []Info
 	Next      string // ListQuery.After for the next page; empty: this is the last

@@ -267,6 +267,9 @@ func (c *Client) List(ctx context.Context, q sandpit.ListQuery) (sandpit.Page, e
 	if q.After != "" {
 		query.Set("after", q.After)
 	}
+	if q.NewestFirst {
+		query.Set("order", "desc")
+	}
 	if q.Limit != 0 {
 		query.Set("limit", strconv.Itoa(q.Limit))
 	}

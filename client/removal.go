@@ -10,7 +10,7 @@ import (
 )
 
 // RemoveAll removes the sandboxes that a query selects: without a filter, all that are visible
-// to this client. It ignores After and Limit. It yields the ID and name of each sandbox once,
+// to this client. It ignores After, Limit and NewestFirst. It yields the ID and name of each sandbox once,
 // with an error if that could not be removed, and the others are removed all the same. An
 // error without a sandbox ends it. If the caller stops, some sandboxes may be removed that it
 // has not seen.

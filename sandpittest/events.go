@@ -187,6 +187,8 @@ func testListQueries(t *testing.T, e *env) {
 		"since":         {sandpit.ListQuery{Labels: all, Since: created[2]}, ids[2:]},
 		"until":         {sandpit.ListQuery{Labels: all, Until: created[2]}, ids[:2]},
 		"since, until":  {sandpit.ListQuery{Labels: all, Since: created[1], Until: created[4], Limit: 2}, ids[1:4]},
+		"newest first":  {sandpit.ListQuery{Labels: all, NewestFirst: true, Limit: 2}, []string{ids[4], ids[3], ids[2], ids[1], ids[0]}},
+		"newest since":  {sandpit.ListQuery{Labels: all, NewestFirst: true, Since: created[1], Until: created[4], Limit: 1}, []string{ids[3], ids[2], ids[1]}},
 		"no such label": {sandpit.ListQuery{Labels: map[string]string{"mark": mark + "x"}}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

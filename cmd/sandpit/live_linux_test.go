@@ -666,6 +666,15 @@ func TestCommandsOverTLS(t *testing.T) {
 	if out, err := run([]string{trust, at, with}, "ps", "-q"); err != nil || out != "box\n" {
 		t.Errorf("run has left something: %v %s", err, out)
 	}
+	if _, err := run([]string{trust, at, with}, "create", "later"); err != nil {
+		t.Error(err)
+	}
+	if out, err := run([]string{trust, at, with}, "ps", "-rq"); err != nil || out != "later\nbox\n" {
+		t.Errorf("the newest first: %v %s", err, out)
+	}
+	if _, err := run([]string{trust, at, with}, "rm", "later"); err != nil {
+		t.Error(err)
+	}
 	r := startServedRun(t, s, fmt.Sprintf("mark-%d-away", os.Getpid()), "echo ready; sleep 1000", trust, at, with)
 	if err := r.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)

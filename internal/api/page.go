@@ -133,3 +133,13 @@ func stateParam() Param {
 		string(sandpit.StateCreating), string(sandpit.StateRunning), string(sandpit.StatePaused), string(sandpit.StateStopped), string(sandpit.StateFailed),
 	}, Doc: "If repeated, one must match"}
 }
+
+const (
+	orderAsc  = "asc"
+	orderDesc = "desc"
+)
+
+// orderParam is the order of a list of sandboxes. A position of one order is none of the other.
+func orderParam() Param {
+	return Param{Name: "order", Type: "string", Enum: []string{orderAsc, orderDesc}, Doc: "asc (default): the oldest first, desc: the newest first; the same for every page"}
+}

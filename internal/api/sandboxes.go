@@ -26,9 +26,9 @@ func sandboxRoutes() []Route {
 			In:             v1.Spec{}, Status: http.StatusCreated, Out: v1.Sandbox{}, Guarded: true, Fails: []string{errcode.Exists, errcode.State, errcode.Unsupported, errcode.Integrity, errcode.Protocol, errcode.Closed, errcode.Timeout, errcode.NotFound, errcode.QuotaExceeded}, handle: createSandbox,
 		},
 		{
-			Method: http.MethodGet, Path: sandboxes, ID: "listSandboxes", Tag: tag, Summary: "List sandboxes, oldest first",
+			Method: http.MethodGet, Path: sandboxes, ID: "listSandboxes", Tag: tag, Summary: "List sandboxes by the time of creation",
 			Text:  "since and until filter by the time of creation. To miss no change afterwards, follow /v1/events with after set to the seq of the first page.",
-			Query: pageParams(timeParams(labelParam(), stateParam())...), Status: http.StatusOK, Out: v1.SandboxList{}, handle: asJSON(listSandboxes),
+			Query: pageParams(timeParams(labelParam(), stateParam(), orderParam())...), Status: http.StatusOK, Out: v1.SandboxList{}, handle: asJSON(listSandboxes),
 		},
 		{
 			Method: http.MethodDelete, Path: sandboxes, ID: "removeSandboxes", Tag: tag, Summary: "Remove sandboxes by label, state or time of creation",
@@ -71,7 +71,7 @@ func listSandboxes(c *call) (v1.SandboxList, error) {
 	out := v1.SandboxList{Sandboxes: []v1.Sandbox{}}
 	q := c.query()
 	list, p := q.sandboxes(), q.page()
-	list.After, list.Limit = p.after, p.limit
+	list.After, list.Limit, list.NewestFirst = p.after, p.limit, q.text("order") == orderDesc
 	if q.err != nil {
 		return out, q.err
 	}

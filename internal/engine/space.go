@@ -5,8 +5,10 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -191,17 +193,24 @@ func (e *Engine) Live() int {
 const pageBytes = 1 << 20
 
 // position returns the text of a position in a list: a time, with as many digits as the latest
-// has, so that little else is one.
-func position(nanoseconds int64) string {
-	return fmt.Sprintf("%013s", strconv.FormatInt(nanoseconds, 36))
+// has, so that little else is one. That in a list with the newest first begins with "-".
+func position(nanoseconds int64, newestFirst bool) string {
+	text := fmt.Sprintf("%013s", strconv.FormatInt(nanoseconds, 36))
+	if newestFirst {
+		return "-" + text
+	}
+	return text
 }
 
 // list returns a page of a namespace.
 func (e *Engine) list(namespace string, q sandpit.ListQuery) (sandpit.Page, error) {
 	after := int64(-1)
+	if q.NewestFirst {
+		after = math.MaxInt64
+	}
 	if q.After != "" {
 		var err error
-		if after, err = strconv.ParseInt(q.After, 36, 64); err != nil || position(after) != q.After {
+		if after, err = strconv.ParseInt(strings.TrimPrefix(q.After, "-"), 36, 64); err != nil || position(after, q.NewestFirst) != q.After {
 			return sandpit.Page{}, fault.Errorf(sandpit.ErrInvalid, "listing sandboxes: %.40q is not a valid page position", q.After)
 		}
 	}
@@ -217,17 +226,24 @@ func (e *Engine) list(namespace string, q sandpit.ListQuery) (sandpit.Page, erro
 	if sp == nil {
 		return page, nil
 	}
-	from, _ := slices.BinarySearchFunc(sp.order, after+1, compareCreated)
+	i, found := slices.BinarySearchFunc(sp.order, after, compareCreated)
+	listed := slices.Backward(sp.order[:i])
+	if !q.NewestFirst {
+		if found {
+			i++
+		}
+		listed = slices.All(sp.order[i:])
+	}
 	var last *Sandbox
 	size := int64(0)
-	for _, s := range sp.order[from:] {
+	for _, s := range listed {
 		info, ok := s.describe()
 		if !ok || !selects(q, info) {
 			continue
 		}
 		size += ledger.Labels(info.Labels) + int64(len(info.Reason))
 		if len(page.Sandboxes) == limit || size > pageBytes && last != nil {
-			page.Next = position(last.created.UnixNano())
+			page.Next = position(last.created.UnixNano(), q.NewestFirst)
 			break
 		}
 		page.Sandboxes, last = append(page.Sandboxes, info), s

@@ -553,6 +553,10 @@ func TestPages(t *testing.T) {
 		{sandpit.ListQuery{Limit: 7}, "n0 n1 n2 n3 n4 n5 n6"},
 		{sandpit.ListQuery{Limit: 2, Labels: map[string]string{"odd": "false"}}, "n0 n2|n4 n6"},
 		{sandpit.ListQuery{States: []sandpit.State{sandpit.StateStopped}}, ""},
+		{sandpit.ListQuery{NewestFirst: true}, "n6 n5 n4 n3 n2 n1 n0"},
+		{sandpit.ListQuery{NewestFirst: true, Limit: 3}, "n6 n5 n4|n3 n2 n1|n0"},
+		{sandpit.ListQuery{NewestFirst: true, Limit: 7}, "n6 n5 n4 n3 n2 n1 n0"},
+		{sandpit.ListQuery{NewestFirst: true, Limit: 2, Labels: map[string]string{"odd": "false"}}, "n6 n4|n2 n0"},
 	} {
 		var pages []string
 		for {
@@ -573,7 +577,39 @@ func TestPages(t *testing.T) {
 			t.Errorf("%+v gives %q, want %q", tc.q, got, tc.want)
 		}
 	}
-	for _, q := range []sandpit.ListQuery{{Limit: -1}, {After: "!"}} {
+	// Pages that follow the removal of the last entry of the page before, and a new sandbox.
+	for _, newest := range []bool{false, true} {
+		page, err := e.List(t.Context(), sandpit.ListQuery{Limit: 3, NewestFirst: newest})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Remove(t.Context(), page.Sandboxes[2].ID); err != nil {
+			t.Fatal(err)
+		}
+		added := made(t, e, sandpit.Spec{})
+		next, err := e.List(t.Context(), sandpit.ListQuery{After: page.Next, NewestFirst: newest})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, i := range next.Sandboxes {
+			names = append(names, i.Name)
+		}
+		want := "n3 n4 n5 n6 " + added.Name()
+		if newest {
+			want = "n3 n1 n0"
+		}
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("newest first %v: after the first page comes %q, want %q", newest, got, want)
+		}
+		if err := e.Remove(t.Context(), added.ID()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := e.List(t.Context(), sandpit.ListQuery{After: page.Next, NewestFirst: !newest}); !errors.Is(err, sandpit.ErrInvalid) {
+			t.Errorf("the position of a list in another order gives %v", err)
+		}
+	}
+	for _, q := range []sandpit.ListQuery{{Limit: -1}, {After: "!"}, {After: "-"}, {After: "-", NewestFirst: true}, {After: "--000000000001", NewestFirst: true}} {
 		if _, err := e.List(t.Context(), q); !errors.Is(err, sandpit.ErrInvalid) {
 			t.Errorf("%+v gives %v", q, err)
 		}

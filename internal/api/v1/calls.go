@@ -7,7 +7,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// SandboxList is a page of sandboxes, oldest first.
+// SandboxList is a page of sandboxes, in the order of their creation.
 type SandboxList struct {
 	Sandboxes []Sandbox `json:"sandboxes"`
 	Next      string    `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`

@@ -98,7 +98,7 @@ func habits() []habit {
 		{anew, "log-driver log-opt", "", "", "omit it: output of 'sandpit exec' is in 'sandpit logs'"},
 		{"logs", "details until", "", "", "use --since, --tail, --process or --json"},
 		{"ps", "s size", "", "", "use 'sandpit stats', which shows the disk in use"},
-		{"ps", "n last latest", "", "", "use --filter since=TIME"},
+		{"ps", "n last latest", "", "", "use --reverse, which lists the newest first, or --filter since=TIME"},
 		{"start", "a attach i interactive", "", "", "use 'sandpit exec NAME -- CMD' or 'sandpit attach NAME PROCESS'"},
 	}
 }

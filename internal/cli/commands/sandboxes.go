@@ -135,8 +135,9 @@ func (a *tree) psCommand() *cobra.Command {
 		Use:   "ps [flags] [NAME]",
 		Short: "list sandboxes, or the processes of one",
 		Long: `List the running sandboxes or, with a NAME, the processes of that sandbox. With -a, also
-list those that have stopped, failed or exited. --filter state=STATE implies -a. No server
-is started: if none is running, but sandboxes of an earlier one are left, that is an error.
+list those that have stopped, failed or exited. --filter state=STATE implies -a. The oldest
+come first, or with -r the newest. No server is started: if none is running, but sandboxes of
+an earlier one are left, that is an error.
 
 Filters: label=KEY[=VALUE], state=STATE, name=PART, image=PART, since=TIME, until=TIME. A TIME
 is that of creation, or how long ago that was: until=24h selects what is older than a day.`,
@@ -151,10 +152,11 @@ is that of creation, or how long ago that was: until=24h selects what is older t
 	quiet := cmd.Flags().BoolP("quiet", "q", false, "print only names, or process IDs")
 	only := filter{ListQuery: sandpit.ListQuery{Limit: sandpit.MaxPage}, listing: true}
 	only.register(cmd.Flags())
+	cmd.Flags().BoolVarP(&only.NewestFirst, "reverse", "r", false, "list the newest first")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		err := a.withServer(cmd.Context(), true, func(ctx context.Context, s *session) error {
 			if len(args) == 1 {
-				return a.psProcesses(ctx, s, args[0], *all, &as, *quiet, only.set)
+				return a.psProcesses(ctx, s, args[0], *all, &as, *quiet, &only)
 			}
 			return a.psSandboxes(ctx, s, &only, *all, &as, *quiet)
 		})
@@ -212,9 +214,9 @@ func (a *tree) psSandboxes(ctx context.Context, s *session, only *filter, all bo
 }
 
 // psProcesses lists the processes of a sandbox.
-func (a *tree) psProcesses(ctx context.Context, s *session, name string, all bool, as *format, quiet, filtered bool) error {
+func (a *tree) psProcesses(ctx context.Context, s *session, name string, all bool, as *format, quiet bool, only *filter) error {
 	switch {
-	case filtered:
+	case only.set:
 		return sandpit.WithHint(cli.Usagef("--filter and --label select sandboxes, but %q is given", name), "omit one of them")
 	case as.template != nil:
 		return sandpit.WithHint(cli.Usagef("templates are for sandboxes, but %q is given", name), "use --format json")
@@ -229,6 +231,9 @@ func (a *tree) psProcesses(ctx context.Context, s *session, name string, all boo
 	}
 	if !all {
 		procs = slices.DeleteFunc(procs, func(p sandpit.ProcessInfo) bool { return p.Result != nil })
+	}
+	if only.NewestFirst {
+		slices.Reverse(procs)
 	}
 	switch {
 	case quiet:
