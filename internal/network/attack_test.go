@@ -611,8 +611,8 @@ func TestAttackF12ProxiesOfTheEnvironment(t *testing.T) {
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"} {
 		t.Setenv(name, "http://"+proxy.String())
 	}
-	var header http.Header
-	a := serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) { header = r.Header.Clone() })
+	var last atomic.Pointer[http.Header]
+	a := serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) { h := r.Header.Clone(); last.Store(&h) })
 	in := join(t, sandpit.Egress{Allow: []string{"good.test"}, Resolve: []string{"good.test:127.0.0.1"}})
 	if got := request(t, in.must(at("good.test", a)), "GET / HTTP/1.1\r\nHost: "+at("good.test", a)+"\r\nX-Mine: 1\r\n\r\n"); got != http.StatusOK {
 		t.Fatalf("the answer is %d", got)
@@ -620,7 +620,7 @@ func TestAttackF12ProxiesOfTheEnvironment(t *testing.T) {
 	if proxied.Load() != 0 {
 		t.Error("a proxy of the environment was used")
 	}
-	if len(header) != 1 || header.Get("X-Mine") != "1" {
+	if header := *last.Load(); len(header) != 1 || header.Get("X-Mine") != "1" {
 		t.Errorf("the origin got the header %v", header)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/time/rate"
-	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -116,10 +115,15 @@ func (b *bounds) count(ctx context.Context, f *flow, sent, received int) error {
 
 // counted is the sandbox's end of a connection, whose bytes are counted and bounded.
 type counted struct {
-	*gonet.TCPConn
-	ctx    context.Context
-	flow   *flow
-	bounds *bounds
+	*end
+	ctx     context.Context
+	flow    *flow
+	bounds  *bounds
+	sockets *share
+
+	// Of the goroutine that calls take.
+	taken int64  // bytes
+	idle  func() // of a connection that counts as busy
 }
 
 // Read reads what the sandbox sends.

@@ -137,7 +137,7 @@ func TestEndedConnectionsAreNotWhole(t *testing.T) {
 	}, func() error { return nil })
 	served := make(chan error, 1)
 	go func() {
-		served <- in.net.serve(&counted{TCPConn: inside.(*gonet.TCPConn), ctx: t.Context(), flow: d.flow, bounds: &in.net.bounds}, out, d)
+		served <- in.net.serve(&counted{end: &end{TCPConn: inside.(*gonet.TCPConn)}, ctx: t.Context(), flow: d.flow, bounds: &in.net.bounds}, out, d)
 	}()
 	if _, err := io.WriteString(c, "hello\n"); err != nil {
 		t.Fatal(err)

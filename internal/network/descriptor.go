@@ -71,9 +71,21 @@ type plain struct{ raw syscall.RawConn }
 // passSize is the number of bytes that are passed to the sandbox at once: those fit into one packet.
 const passSize = netaddr.MTU - 255
 
+// taker reads what a connection has received straight to its place, if it can. It does not wait for more.
+type taker interface {
+	take(from syscall.RawConn) (taken int64, err error)
+}
+
 // WriteTo passes everything on. While it waits it holds no buffer.
 func (p plain) WriteTo(w io.Writer) (passed int64, err error) {
 	for {
+		if w, ok := w.(taker); ok {
+			n, err := w.take(p.raw)
+			passed += n
+			if err != nil {
+				return passed, err
+			}
+		}
 		var buf *[virtioSize + netaddr.MTU]byte
 		n := 0
 		closed := p.raw.Read(func(fd uintptr) bool {

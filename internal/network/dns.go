@@ -98,11 +98,11 @@ func (n *Network) forwardNames(r *tcp.ForwarderRequest) {
 		return
 	}
 	defer release()
-	ep, conn, err := n.accept(r, size)
+	conn, err := n.accept(r, size)
 	if err != nil {
 		return
 	}
-	defer drain(ep)
+	defer drain(conn.ep)
 	for s.one(conn) == nil {
 	}
 }

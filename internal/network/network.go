@@ -406,16 +406,16 @@ func (n *Network) forward(r *tcp.ForwarderRequest) {
 		refuse(err)
 		return
 	}
-	ep, in, err := n.accept(r, size)
+	in, err := n.accept(r, size)
 	if err != nil {
 		out.Close()
 		f.finish(err)
 		return
 	}
-	if n.open(f, func() { ep.Abort(); abort(out) }) {
-		f.finish(n.serve(&counted{TCPConn: in, ctx: n.ctx, flow: f, bounds: &n.bounds}, out, dialler))
+	if n.open(f, func() { in.ep.Abort(); abort(out) }) {
+		f.finish(n.serve(n.count(in, f), out, dialler))
 	}
-	drain(ep)
+	drain(in.ep)
 }
 
 // abort closes a connection with a reset, if it can: its other end must not take what it got for all.
@@ -426,17 +426,29 @@ func abort(c net.Conn) {
 	c.Close()
 }
 
+// end is the sandbox's end of a connection.
+type end struct {
+	*gonet.TCPConn
+	ep    tcpip.Endpoint // of TCPConn
+	queue *waiter.Queue  // for its events
+}
+
 // accept takes up a connection that was admitted with buffers of a size. The caller has to drain it.
-func (n *Network) accept(r *tcp.ForwarderRequest, size int64) (tcpip.Endpoint, *gonet.TCPConn, error) {
-	var wq waiter.Queue
-	ep, err := r.CreateEndpoint(&wq)
+func (n *Network) accept(r *tcp.ForwarderRequest, size int64) (*end, error) {
+	wq := new(waiter.Queue)
+	ep, err := r.CreateEndpoint(wq)
 	r.Complete(false)
 	if err != nil {
-		return nil, nil, errors.New(err.String())
+		return nil, errors.New(err.String())
 	}
 	ep.SocketOptions().SetSendBufferSize(size, true)
 	ep.SocketOptions().SetReceiveBufferSize(size, true)
-	return ep, gonet.NewTCPConn(&wq, ep), nil
+	return &end{gonet.NewTCPConn(wq, ep), ep, wq}, nil
+}
+
+// count counts and bounds what is moved for a flow.
+func (n *Network) count(e *end, f *flow) *counted {
+	return &counted{end: e, ctx: n.ctx, flow: f, bounds: &n.bounds, sockets: n.sockets}
 }
 
 // drain closes a connection and returns once the sandbox has taken what was sent to it, so that

@@ -38,11 +38,11 @@ func (n *Network) forwardProxy(r *tcp.ForwarderRequest) {
 		return
 	}
 	defer release()
-	ep, conn, err := n.accept(r, size)
+	conn, err := n.accept(r, size)
 	if err != nil {
 		return
 	}
-	defer drain(ep)
+	defer drain(conn.ep)
 	_ = conn.SetReadDeadline(time.Now().Add(headTimeout))
 	var read bytes.Buffer
 	head := bufio.NewReader(io.TeeReader(io.LimitReader(conn, intercept.MaxHead), &read))
@@ -78,10 +78,10 @@ func (n *Network) forwardProxy(r *tcp.ForwarderRequest) {
 		refuseProxy(conn, http.StatusBadGateway, intercept.Reason(err))
 		return
 	}
-	if !n.open(f, func() { ep.Abort(); abort(out) }) {
+	if !n.open(f, func() { conn.ep.Abort(); abort(out) }) {
 		return
 	}
-	in := &counted{TCPConn: conn, ctx: n.ctx, flow: f, bounds: &n.bounds}
+	in := n.count(conn, f)
 	if !connect {
 		defer out.Close()
 		f.finish(n.serveHTTP(in, bufio.NewReader(io.MultiReader(&read, in)), out, dialler, nil, false))

@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -269,11 +270,14 @@ func (o *origin) twoSecrets(query, body bool) []engine.Secret {
 // A value replaces its placeholder in headers and basic authentication, and elsewhere on request.
 func TestSecretsArePutIn(t *testing.T) {
 	both(t, func(t *testing.T, inside, outside bool) {
-		var got *http.Request
-		var body string
+		type request struct {
+			*http.Request
+			body string
+		}
+		var last atomic.Pointer[request]
 		o := newOrigin(t, outside, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			text, _ := io.ReadAll(r.Body)
-			got, body = r, string(text)
+			last.Store(&request{r, string(text)})
 		}))
 		b := newSandboxed(t, o.terms(t, o.twoSecrets(true, true), "good.test:PORT"))
 		c := b.client("good.test", o.port, inside)
@@ -284,6 +288,7 @@ func TestSecretsArePutIn(t *testing.T) {
 		if status != 200 {
 			t.Fatal(status, text)
 		}
+		got := last.Load()
 		if user, password, _ := got.BasicAuth(); user != "user" || password != value {
 			t.Errorf("basic authentication as %q with %q", user, password)
 		}
@@ -293,19 +298,20 @@ func TestSecretsArePutIn(t *testing.T) {
 		if v := got.URL.Query().Get("k"); v != value || got.URL.Path != "/"+placeholder {
 			t.Errorf("the URL is %s", got.URL)
 		}
-		if want := `{"k":"s3cret/value+of=a\"service"}`; body != want || got.ContentLength != int64(len(want)) {
-			t.Errorf("the body is %d bytes: %s", got.ContentLength, body)
+		if want := `{"k":"s3cret/value+of=a\"service"}`; got.body != want || got.ContentLength != int64(len(want)) {
+			t.Errorf("the body is %d bytes: %s", got.ContentLength, got.body)
 		}
 		// A large body is a stream.
 		large := strings.Repeat("x", 16<<10-3) // no multiple of what is read at once
-		if status, text = do(t, c, "PUT", o.url("/"), strings.NewReader(strings.Repeat(large+placeholder, 40))); status != 200 || body != strings.Repeat(large+value, 40) {
-			t.Errorf("a large body: %d %s, %d bytes", status, text, len(body))
+		if status, text = do(t, c, "PUT", o.url("/"), strings.NewReader(strings.Repeat(large+placeholder, 40))); status != 200 || last.Load().body != strings.Repeat(large+value, 40) {
+			t.Errorf("a large body: %d %s, %d bytes", status, text, len(last.Load().body))
 		}
 
 		b = newSandboxed(t, o.terms(t, o.twoSecrets(false, false), "good.test:PORT"))
 		c = b.client("good.test", o.port, inside)
-		if status, text = do(t, c, "POST", o.url("/?k="+placeholder), strings.NewReader(placeholder)); status != 200 || body != placeholder || got.URL.RawQuery != "k="+placeholder {
-			t.Errorf("not asked for: %d %s, query %s, body %s", status, text, got.URL.RawQuery, body)
+		status, text = do(t, c, "POST", o.url("/?k="+placeholder), strings.NewReader(placeholder))
+		if got := last.Load(); status != 200 || got.body != placeholder || got.URL.RawQuery != "k="+placeholder {
+			t.Errorf("not asked for: %d %s, query %s, body %s", status, text, got.URL.RawQuery, got.body)
 		}
 	})
 }

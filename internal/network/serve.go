@@ -161,6 +161,9 @@ func (r *relay) start() {
 	go func() {
 		defer close(r.done)
 		r.err = pass(noted{r}, r.from)
+		if to, ok := r.to.(*counted); ok {
+			to.rest()
+		}
 		switch {
 		case errors.Is(r.err, errHeld), r.isStopped() && isTimeout(r.err):
 		case r.err != nil:

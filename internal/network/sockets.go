@@ -23,11 +23,16 @@ import (
 // for UDP. One of a connection that this side ended first is in use for another minute (TIME_WAIT, RFC 9293,
 // section 3.6.1).
 type Sockets struct {
+	// Busy is called with the number of connections that move much to sandboxes when that has changed, one call at a
+	// time. nil: nothing is. It must not change once a network has joined.
+	Busy func(connections int)
+
 	files int    // descriptors that networks may have
 	ports int    // local ports that they may use for one destination
 	reuse string // net.ipv4.tcp_tw_reuse
 
 	mu   sync.Mutex
+	busy int                   // connections that move much, guarded by mu
 	open pool                  // guarded by mu
 	used map[destination]*pool // guarded by mu
 }
@@ -113,6 +118,19 @@ func (s *share) leave() {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
 	s.of.open.all--
+}
+
+// busy counts a connection that moves much, until idle is called.
+func (s *share) busy() (idle func()) {
+	add := func(n int) {
+		s.of.mu.Lock()
+		defer s.of.mu.Unlock()
+		if s.of.busy += n; s.of.Busy != nil {
+			s.of.Busy(s.of.busy)
+		}
+	}
+	add(1)
+	return func() { add(-1) }
 }
 
 // dial makes a connection for the network, whose places are free once it has ended. Errors of a network that has

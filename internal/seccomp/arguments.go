@@ -17,6 +17,9 @@ const (
 	// linux/if_tun.h
 	tunGetIff = 0x800454D2
 
+	// asm-generic/ioctls.h
+	fionread = 0x541B
+
 	// linux/sched.h: THREAD; NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
 	// NEWTIME lies where clone has the exit signal and is for clone3 alone.
 	cloneThread = 0x00010000

@@ -19,7 +19,7 @@ func networkGroups() []group {
 		{readOnly(1), []string{"open"}},
 		{readOnly(2), []string{"openat"}},
 		{describeFile(), []string{"fcntl"}},
-		{describeTUN(), []string{"ioctl"}},
+		{describe(), []string{"ioctl"}},
 
 		// Sockets. Bind is how Go finds out which versions of IP there are.
 		{networkSocket(), []string{"socket"}},
@@ -127,9 +127,10 @@ func thread() decision {
 	return choice{arg: 0, mask: cloneThread | cloneNew, cases: []oneOf{{[]uint32{cloneThread}, Allow}}, other: fail(ePERM)}
 }
 
-// describeTUN allows ioctl to find out what comes before each packet of a TUN device.
-func describeTUN() decision {
-	return choice{arg: 1, cases: []oneOf{{[]uint32{tunGetIff}, Allow}}, other: fail(ePERM)}
+// describe allows ioctl to find out what comes before each packet of a TUN device, and how many bytes a connection has
+// received.
+func describe() decision {
+	return choice{arg: 1, cases: []oneOf{{[]uint32{tunGetIff, fionread}, Allow}}, other: fail(ePERM)}
 }
 
 // nameMemory allows prctl to name memory, as Go does.

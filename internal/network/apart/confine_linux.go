@@ -25,7 +25,7 @@ func confine() (gaps []string, err error) {
 	}
 	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
 	limitMemory()
-	limitThreads()
+	limitThreads(0)
 	if os.Geteuid() == 0 {
 		if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(nobody), syscall.Setuid(nobody)); err != nil {
 			gaps = append(gaps, fmt.Sprintf("it stays root: becoming user %d: %v", nobody, err)) // as in a user namespace that lacks it

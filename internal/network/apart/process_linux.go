@@ -41,6 +41,7 @@ func IsProcess(args []string) bool {
 func Process() int {
 	raiseFiles()
 	sockets := network.NewSockets() // reads files that confine hides
+	sockets.Busy = limitThreads
 	gaps, err := confine()
 	if err == nil {
 		err = serve(gaps, sockets)
@@ -189,9 +190,13 @@ func limitMemory() {
 	}
 }
 
-// limitThreads leaves processors to the ends of connections, which are busy when this process is. With
-// two, the threads of this process would wake each other up for each packet, at twice the time for it.
-func limitThreads() { runtime.GOMAXPROCS(max(1, runtime.NumCPU()/2)) }
+// limitThreads leaves processors to the ends of connections, which are busy when this process is: more than half of them
+// are used only for as many connections that move much. On two processors, the threads of this process would otherwise
+// wake each other up for each packet of a single one, which takes twice the time.
+func limitThreads(busy int) {
+	all := runtime.NumCPU()
+	runtime.GOMAXPROCS(max(1, all/2, min(all, busy)))
+}
 
 func (p *process) answer(to, m *message, err error) {
 	m.ID, m.Op, m.Failed = to.ID, to.Op, failureOf(err)
