@@ -29,6 +29,9 @@ func addServer(app *cli.App) {
 	app.Connect = connect
 	app.Serve = func(ctx context.Context, opt cli.ServeOptions) error { return serve(ctx, app, opt) }
 	app.VerifyAudit = verifyAudit
+	for _, d := range dialects() {
+		app.Dialects = append(app.Dialects, cli.Dialect{Name: d.Name, Title: d.Title})
+	}
 }
 
 // connect opens the server at an address, or this user's own, which is started
@@ -78,7 +81,7 @@ func serve(ctx context.Context, app *cli.App, opt cli.ServeOptions) error {
 		Home: opt.Home, Settings: settings,
 		Driver: newDriver(opt.Home), Images: openImages(opt.Home), Version: version,
 		Background: opt.Background, RemoveOrphans: opt.RemoveOrphans, Lookup: app.Lookup, Reload: opt.Reload,
-		Network: networks, Way: way,
+		Network: networks, Way: way, Dialects: dialects(),
 		Acquire: image.AcquireOptions{Proxy: settings.Upstream.Proxy, NoProxy: settings.Upstream.NoProxy, CABundle: settings.Upstream.CABundle},
 		Say:     func(text string) { app.Note("%s", text) },
 		Log:     log,
@@ -96,12 +99,12 @@ func settingsOf(opt cli.ServeOptions) (server.Settings, error) {
 	if err != nil {
 		return settings, err
 	}
-	for _, text := range opt.Listen {
-		a, err := server.ParseAddress(text)
+	for _, l := range opt.Listen {
+		a, err := server.ParseAddress(l.Address)
 		if err != nil {
 			return settings, err
 		}
-		settings.Listen = append(settings.Listen, server.Listen{Address: a})
+		settings.Listen = append(settings.Listen, server.Listen{Address: a, Service: l.Service})
 	}
 	of := &settings.Upstream
 	of.Proxy, of.NoProxy, of.CABundle = cmp.Or(opt.Upstream.Proxy, of.Proxy), cmp.Or(opt.Upstream.NoProxy, of.NoProxy), cmp.Or(opt.Upstream.CABundle, of.CABundle)

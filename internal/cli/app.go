@@ -62,6 +62,9 @@ type App struct {
 	// Serve runs a server until ctx ends.
 	Serve func(context.Context, ServeOptions) error
 
+	// Dialects are those of Serve.
+	Dialects []Dialect
+
 	// VerifyAudit checks the audit in a data directory, and describes the result in a
 	// line. A known entry must be in it.
 	VerifyAudit func(ctx context.Context, home string, known AuditEntry) (string, error)
@@ -119,7 +122,7 @@ var ErrNoServer = errors.New("no server is running")
 type ServeOptions struct {
 	Home       string
 	Settings   string          // file; empty: the machine's, if it is there
-	Listen     []string        // addresses, beside those of the file
+	Listen     []Listen        // addresses, beside those of the file
 	Upstream   Upstream        // what is set takes precedence over the file
 	Background bool            // started by a command that needed a server
 	IdleExit   *time.Duration  // nil: as the settings say, or 5m in the background; 0: never
@@ -129,6 +132,15 @@ type ServeOptions struct {
 	// nobody can reach.
 	RemoveOrphans bool
 }
+
+// Listen is an address to listen on.
+type Listen struct {
+	Address string // HOST:PORT or unix:///PATH
+	Service string // that is served there; empty: Sandpit's own API
+}
+
+// Dialect is a wire API of another project that sandpit serve can serve.
+type Dialect struct{ Name, Title string } // "e2b", "E2B"
 
 // Lookup finds a variable of the environment, like os.LookupEnv.
 func (a *App) Lookup(name string) (string, bool) {

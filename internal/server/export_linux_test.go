@@ -1,6 +1,8 @@
 package server
 
 import (
+	"os"
+
 	"github.com/sandpit-dev/sandpit/internal/audit"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
@@ -14,3 +16,12 @@ var (
 // AuditBounds returns how the audit is kept with these settings, and what the API
 // lets callers add to it.
 func (s Settings) AuditBounds() (audit.Options, gate.Limits) { return s.auditOptions(), s.limits() }
+
+// Activated returns the names of the sockets that the service manager has passed.
+func Activated() (names []string, err error) {
+	all, err := activated(os.LookupEnv)
+	for _, l := range all {
+		names = append(names, l.service)
+	}
+	return names, err
+}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -95,8 +96,9 @@ func (a Address) dial(ctx context.Context) (net.Conn, error) {
 }
 
 // activated returns the listeners that the service manager has opened for this program
-// (sd_listen_fds(3)), and removes the variables from the environment of its children.
-func activated(lookup func(string) (string, bool)) ([]net.Listener, error) {
+// (sd_listen_fds_with_names(3)), with their names as the services, and removes the variables from
+// the environment of its children.
+func activated(lookup func(string) (string, bool)) ([]listener, error) {
 	const first = 3 // SD_LISTEN_FDS_START
 	pid, ok := lookup("LISTEN_PID")
 	if !ok || pid != strconv.Itoa(os.Getpid()) {
@@ -107,10 +109,12 @@ func activated(lookup func(string) (string, bool)) ([]net.Listener, error) {
 	if err != nil || n < 0 || n > 64 {
 		return nil, fault.Errorf(sandpit.ErrInvalid, "inheriting the sockets of the service manager: LISTEN_FDS is %q", text)
 	}
+	text, _ = lookup("LISTEN_FDNAMES")
+	names := append(strings.Split(text, ":"), make([]string, n)...)
 	for _, name := range [...]string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
 		_ = os.Unsetenv(name)
 	}
-	var all []net.Listener
+	var all []listener
 	for fd := first; fd < first+n; fd++ {
 		unix.CloseOnExec(fd)
 		file := os.NewFile(uintptr(fd), "socket "+strconv.Itoa(fd)+" of the service manager")
@@ -125,7 +129,7 @@ func activated(lookup func(string) (string, bool)) ([]net.Listener, error) {
 		if u, ok := l.(*net.UnixListener); ok {
 			u.SetUnlinkOnClose(false) // it belongs to the service manager
 		}
-		all = append(all, l)
+		all = append(all, listener{l, names[fd-first]})
 	}
 	return all, nil
 }

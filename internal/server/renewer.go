@@ -81,7 +81,7 @@ func (r *renews) pause() time.Duration {
 
 func newRenewer(s *server) *renewer {
 	r := &renewer{
-		store: s.state, services: s.services, journal: s.journal, log: s.opt.Log, way: s.opt.Way,
+		store: s.state, services: s.known, journal: s.journal, log: s.opt.Log, way: s.opt.Way,
 		wake: make(chan struct{}, 1), runs: map[string]map[string]*renews{}, turns: newTurns(), waiting: map[string]int{},
 	}
 	r.ctx, r.end = context.WithCancel(context.Background())

@@ -27,6 +27,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -47,6 +48,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/audit"
 	"github.com/sandpit-dev/sandpit/internal/datadir"
+	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/fault"
@@ -94,6 +96,9 @@ type Options struct {
 
 	// Network gives sandboxes egress; nil: none have any.
 	Network engine.Network
+
+	// Dialects are the wire APIs of other projects that addresses may serve.
+	Dialects []dialect.Dialect
 
 	// Way is how the server reaches providers of logins and the collector of traces, and which certificates it trusts there and in
 	// receivers of webhooks; nil: directly.
@@ -165,13 +170,15 @@ type server struct {
 	journal   *audit.Log
 	sender    *webhook.Sender
 	previews  *preview.Book
-	services  secret.Services
+	known     secret.Services
 	found     foundSecrets
 	engine    *engine.Engine
 	runs      runs
 	denials   denials
 	tracer    *otlp.Exporter // or nil
 	gate      *gate.Gate
+	backend   *backend
+	services  map[string]service
 	api       api.Options
 	handlers  map[string]http.Handler // by service
 	listeners []listener
@@ -184,7 +191,7 @@ type server struct {
 // start puts the server together. What it has opened when it fails, close closes.
 func (s *server) start(ctx context.Context) error {
 	opt := &s.opt
-	if err := opt.Settings.check(); err != nil {
+	if err := cmp.Or(opt.Settings.check(), s.findServices()); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(opt.Home, 0o700); err != nil {
@@ -288,11 +295,11 @@ func (s *server) startEngine(ctx context.Context) error {
 		return err
 	}
 	s.previews = preview.New(s.state.PreviewSecret(), s.state, previews)
-	if s.services, err = secret.BuiltIn().With(opt.Settings.Services...); err != nil {
+	if s.known, err = secret.BuiltIn().With(opt.Settings.Services...); err != nil {
 		return fmt.Errorf("reading services of the settings: %w", err)
 	}
-	s.found.store, s.found.services = s.state, s.services
-	if s.found.configured, err = readSecrets(ctx, opt.Settings.Secrets, s.services); err != nil {
+	s.found.store, s.found.services = s.state, s.known
+	if s.found.configured, err = readSecrets(ctx, opt.Settings.Secrets, s.known); err != nil {
 		return err
 	}
 	s.found.renewer = newRenewer(s)
@@ -355,7 +362,7 @@ func (s *server) poolSize() int {
 // startAPI makes the gate and the API of the engine behind it.
 func (s *server) startAPI() error {
 	opt := &s.opt
-	b := &backend{engine: s.engine, driver: opt.Driver, images: opt.Images, acquire: opt.Acquire, egress: opt.Network != nil, policies: s.policies, journal: s.journal, runs: s.runs}
+	s.backend = &backend{engine: s.engine, driver: opt.Driver, images: opt.Images, acquire: opt.Acquire, egress: opt.Network != nil, policies: s.policies, journal: s.journal, runs: s.runs}
 	domains := []string(nil)
 	if opt.Settings.Domain != "" {
 		domains = []string{opt.Settings.Domain}
@@ -369,15 +376,14 @@ func (s *server) startAPI() error {
 		Keys: ring, Audit: s.journal, DataDir: opt.Home, Hosts: s.hosts(), Origins: opt.Settings.Origins,
 		Limits: opt.Settings.limits(), Log: opt.Log, Tracer: s.tracer,
 	})
-	opts := api.Options{
-		Gate: s.gate, Backend: b, Keys: ring, Policies: policyShower{b, s.ring}, Audit: journal{AuditDir(opt.Home), s.engine},
+	s.api = api.Options{
+		Gate: s.gate, Backend: s.backend, Keys: ring, Policies: policyShower{s.backend, s.ring}, Audit: journal{AuditDir(opt.Home), s.engine},
 		Idempotency: repeats{s.state}, Webhooks: hooks{s.state, s.sender}, Secrets: secrets{s.found, s.engine, s.policies},
 		Version: opt.Version, Domains: domains, Connections: s.conns.counts, Web: s.web, Previews: s.previews,
 	}
-	s.api = opts
 	s.handlers = map[string]http.Handler{}
-	for name, service := range services() {
-		s.handlers[name] = s.gate.Handler(service.dialect(opts))
+	for name, service := range s.services {
+		s.handlers[name] = s.gate.Handler(service.dialect())
 	}
 	return nil
 }
@@ -423,11 +429,17 @@ func (s *server) listen(ctx context.Context) error {
 		return err
 	}
 	for _, l := range given {
-		s.listeners = append(s.listeners, listener{l, DefaultService})
+		if _, ok := s.services[l.service]; !ok {
+			l.service = DefaultService
+		}
+		s.listeners = append(s.listeners, l)
 	}
 	for _, a := range append([]Listen{{Address: SocketIn(opt.Home)}}, opt.Settings.Listen...) {
-		if i := slices.IndexFunc(given, func(l net.Listener) bool { return l.Addr().Network() == a.Network && l.Addr().String() == a.Host }); i >= 0 {
-			s.listeners[i].service = a.service() // the service manager listens there already
+		// The service manager may listen there already.
+		if i := slices.IndexFunc(given, func(l listener) bool { return l.Addr().Network() == a.Network && l.Addr().String() == a.Host }); i >= 0 {
+			if a.Service != "" {
+				s.listeners[i].service = a.Service
+			}
 			continue
 		}
 		l, err := listen(ctx, a.Address)
@@ -562,7 +574,7 @@ func (s *server) serve(ctx context.Context) error {
 	defer cancel(nil)
 	for _, l := range s.listeners {
 		to := s.servers[l.service]
-		start, full := to.plain.Serve, services()[l.service].full()
+		start, full := to.plain.Serve, s.services[l.service].full()
 		if _, ok := l.Addr().(*net.TCPAddr); ok && to.secure.TLSConfig != nil {
 			start, full = func(l net.Listener) error { return to.secure.ServeTLS(l, "", "") }, ""
 		}

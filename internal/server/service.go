@@ -12,7 +12,8 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
-	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/api/codec"
+	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/gate"
@@ -23,21 +24,50 @@ const DefaultService = "sandpit"
 
 // A service is a dialect behind the server's gate.
 type service struct {
-	dialect func(api.Options) gate.Dialect
-	full    func() string // the response to a connection for which there is no room
+	dialect func() gate.Dialect
+	err     func(gate.Failure) []byte // the body of an error outside of a call
 }
 
-// services returns all services by name.
-func services() map[string]service {
-	return map[string]service{
-		DefaultService: {func(o api.Options) gate.Dialect { return api.New(o).Dialect() }, fullV1},
+// findServices sets all services by name, and refuses addresses of others.
+func (s *server) findServices() error {
+	s.services = map[string]service{DefaultService: {
+		func() gate.Dialect { return api.New(s.api).Dialect() },
+		func(f gate.Failure) []byte {
+			body, _ := json.Marshal(codec.Error(f)) // of strings, which never fails
+			return append(body, '\n')
+		},
+	}}
+	for _, d := range s.opt.Dialects {
+		s.services[d.Name] = service{func() gate.Dialect { return checkRoutes(d.Name, d.New(s.door())) }, d.Error}
 	}
+	for _, l := range s.opt.Settings.Listen {
+		if _, ok := s.services[l.service()]; !ok {
+			return sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "listening on %s: unknown service %.80q", l.Address, l.Service), "use one of: "+strings.Join(slices.Sorted(maps.Keys(s.services)), ", "))
+		}
+	}
+	return nil
 }
 
-// fullV1 is service.full of DefaultService.
-func fullV1() string {
-	body, _ := json.Marshal(v1.Error{Code: errcode.TooManyConnections, Message: gate.TooManyConnections, Hint: "try again in a moment"}) // of strings, which never fails
-	return fmt.Sprintf("HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s\n", len(body)+1, body)
+// door returns what a dialect may use of the server.
+func (s *server) door() dialect.Server {
+	return dialect.Server{Gate: s.gate, Tenant: s.backend.tenant, Version: s.opt.Version, Log: s.opt.Log}
+}
+
+// checkRoutes panics if an ID of a route does not begin with the name of its dialect. Otherwise it could be
+// taken for an operation of another one in the audit.
+func checkRoutes(name string, d gate.Dialect) gate.Dialect {
+	for _, r := range d.Routes {
+		if !strings.HasPrefix(r.ID, name+".") {
+			panic(fmt.Sprintf("server: the ID %q of a route does not begin with %q", r.ID, name+"."))
+		}
+	}
+	return d
+}
+
+// full returns the response to a connection for which there is no room.
+func (s service) full() string {
+	body := s.err(gate.Failure{Status: http.StatusServiceUnavailable, Code: errcode.TooManyConnections, Message: gate.TooManyConnections, Hint: "try again in a moment"})
+	return fmt.Sprintf("HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 }
 
 // Listen is an address to listen on, and what is served there.
@@ -48,15 +78,6 @@ type Listen struct {
 
 // service returns the name of the service.
 func (l Listen) service() string { return cmp.Or(l.Service, DefaultService) }
-
-// check refuses an unknown service.
-func (l Listen) check() error {
-	all := services()
-	if _, ok := all[l.service()]; !ok {
-		return sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "listening on %s: unknown service %.80q", l.Address, l.Service), "use one of: "+strings.Join(slices.Sorted(maps.Keys(all)), ", "))
-	}
-	return nil
-}
 
 // listener is a listener and the service that is served on it.
 type listener struct {

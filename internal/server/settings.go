@@ -405,9 +405,6 @@ func (s Settings) check() error {
 		return sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "kept-memory: %s is less than a server needs", notation.FormatSize(s.KeptMemory)), "set at least "+notation.FormatSize(minKept))
 	}
 	for _, a := range s.Listen {
-		if err := a.check(); err != nil {
-			return err
-		}
 		if a.Network == "tcp" && s.Cert == "" && !a.Loopback() && !s.PlainHTTP {
 			return sandpit.WithHint(fault.Errorf(sandpit.ErrForbidden, "listening on %s without TLS would send keys unencrypted", a),
 				"set tls-cert and tls-key, or plain-http behind a proxy that provides TLS")

@@ -68,7 +68,10 @@ func (a *tree) serveCommand() *cobra.Command {
 		Args:              noArguments,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	cmd.Flags().StringArrayVar(&opt.Listen, "listen", nil, "also listen on this `ADDRESS`: HOST:PORT or unix:///PATH")
+	cmd.Flags().Var(listenFlag{&opt.Listen, ""}, "listen", "also listen on this address: HOST:PORT or unix:///PATH")
+	for _, d := range a.Dialects {
+		cmd.Flags().Var(listenFlag{&opt.Listen, d.Name}, d.Name, "also serve clients of "+d.Title+" on this address")
+	}
 	cmd.Flags().Var(&config, "config", "file with the server's settings (default /etc/sandpit/server.yaml)")
 	for _, name := range cli.UpstreamFlags() {
 		addFlags(cmd.Flags(), o.Flag(name))
@@ -110,6 +113,23 @@ func (a *tree) serveCommand() *cobra.Command {
 	}
 	return at(cmd, placeHere)
 }
+
+// listenFlag adds addresses of a service to a list.
+type listenFlag struct {
+	all     *[]cli.Listen
+	service string
+}
+
+// Set adds an address.
+func (f listenFlag) Set(text string) error {
+	*f.all = append(*f.all, cli.Listen{Address: text, Service: f.service})
+	return nil
+}
+
+func (f listenFlag) String() string { return "" }
+
+// Type is the name of the value in help.
+func (f listenFlag) Type() string { return "ADDRESS" }
 
 // reloads has a value for each SIGHUP, which does not end the program.
 func reloads(ctx context.Context) <-chan struct{} {

@@ -1,0 +1,61 @@
+// Package dialect is the door for wire APIs of other projects, which their clients use unmodified.
+//
+// A dialect stands behind the gate of the server, as /v1 does. It brings routes, the place of
+// the caller's key, and the form of its errors (gate.Dialect). The gate authenticates callers, bounds
+// their rates and memory, records calls in the audit, and drains. The engine applies the policy of the
+// caller. A dialect translates, and decides nothing.
+//
+// Its package is internal/dialect/NAME, with a function that returns the Dialect. The list in
+// cmd/sandpit (dialects_linux.go) makes it a service of `listen` in server.yaml and a flag of
+// 'sandpit serve', both of that name. Paths of dialects collide, so each is served from the root
+// path of listeners of its own.
+//
+// # Rules for routes
+//
+//   - The ID of a route is NAME.OPERATION: "e2b.createSandbox". The audit, metrics and traces have it.
+//   - Everything that changes something is Guarded: recorded before it is done. Unless the route is
+//     SelfAudited, and calls gate.Call.Intend when it has read what it is about, the gate does that.
+//     What only ends something, or takes rights away, is Vital, too.
+//   - A route whose callers have no key, but a signature or token, has a Proof, which
+//     returns who makes the request. Open is for health checks.
+//   - Bodies are read by gate.Call.Body, and what is held of them is charged by gate.Call.Hold.
+//     Answers that take long are streams (gate.Call.OpenStream).
+//   - What must be remembered about a sandbox is its data of a dialect: Tenant.CreateFor,
+//     Box.SetDialect and Box.Dialect of the engine, with Dialect.Name as the name. They are bounded,
+//     charged to the namespace, and survive kill -9. They are never secrets.
+package dialect
+
+import (
+	"log/slog"
+
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/gate"
+)
+
+// Dialect is a wire API of another project.
+type Dialect struct {
+	// Name is that of the service and of the flag: lower-case letters and digits, such as "e2b".
+	Name string
+
+	// Title is the name of the project, for people: "E2B".
+	Title string
+
+	// New returns the API as a server serves it. It is called once for each server.
+	New func(Server) gate.Dialect
+
+	// Error returns the JSON of an error where there is no call that could fail: the server sends it
+	// on connections for which there is no room.
+	Error func(gate.Failure) []byte
+}
+
+// Server is what a dialect may use of the server.
+type Server struct {
+	Gate *gate.Gate
+
+	// Tenant returns the engine as a caller sees it, by the caller's present policy. Call it for each
+	// request. A tenant never sees anything of other namespaces.
+	Tenant func(gate.Caller) *engine.Tenant
+
+	Version string // of the server
+	Log     *slog.Logger
+}

@@ -1,0 +1,191 @@
+package server_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/dialect"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/gate"
+	"github.com/sandpit-dev/sandpit/internal/server"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
+)
+
+// toy is a small dialect. Its paths are those of /v1.
+func toy() dialect.Dialect {
+	fail := func(f gate.Failure) []byte { return fmt.Appendf(nil, "{\"toy\":%q}", f.Code) }
+	return dialect.Dialect{Name: "toy", Title: "Toy", Error: fail, New: func(s dialect.Server) gate.Dialect {
+		return gate.Dialect{
+			Credential: func(r *http.Request) (string, bool) { return r.Header.Get("X-Toy"), false },
+			Fail: func(c *gate.Call, f gate.Failure) {
+				c.W.WriteHeader(f.Status)
+				_, _ = c.W.Write(fail(f))
+			},
+			Routes: []gate.Route{
+				{Method: "GET", Path: "/healthz", ID: "toy.health", Open: true, Handle: func(c *gate.Call) error {
+					_, err := io.WriteString(c.W, "toy "+s.Version)
+					return err
+				}},
+				{Method: "POST", Path: "/v1/sandboxes", ID: "toy.create", Guarded: true, Handle: func(c *gate.Call) error {
+					body, err := io.ReadAll(c.Body(1<<10, time.Minute))
+					if err != nil {
+						return err
+					}
+					sb, err := s.Tenant(c.Caller).CreateFor(c.Ctx, small(""), "toy", body)
+					if err != nil {
+						return err
+					}
+					_, err = io.WriteString(c.W, sb.ID())
+					return err
+				}},
+				{Method: "GET", Path: "/v1/sandboxes/{sb}", ID: "toy.get", Target: func(r *http.Request) string { return r.PathValue("sb") }, Handle: func(c *gate.Call) error {
+					sb, err := s.Tenant(c.Caller).Get(c.Ctx, c.Target)
+					if err != nil {
+						return err
+					}
+					_, err = c.W.Write(sb.(interface{ Dialect(string) json.RawMessage }).Dialect("toy"))
+					return err
+				}},
+			},
+		}
+	}}
+}
+
+// withToy has the server serve the toy dialect, and returns its URL.
+func (s *served) withToy() string {
+	s.t.Helper()
+	at := testkit.Address(s.t)
+	if host, _, err := net.SplitHostPort(s.tcp); err == nil { // its certificate is for that
+		_, port, _ := net.SplitHostPort(at)
+		at = net.JoinHostPort(host, port)
+	}
+	s.settings.Listen = append(s.settings.Listen, server.Listen{Address: server.Address{Network: "tcp", Host: at}, Service: "toy"})
+	s.change = func(o *server.Options) { o.Dialects = []dialect.Dialect{toy()} }
+	return "://" + at
+}
+
+// A dialect has listeners of its own, on which its paths mean its own operations, with the keys, policies, TLS and audit of the server.
+func TestDialectHasItsListeners(t *testing.T) {
+	s := newServed(t)
+	s.overTCP()
+	url := "https" + s.withToy()
+	s.start()
+	want := func(wantStatus int, wantBody, method, url, body string, headers ...string) string {
+		t.Helper()
+		status, got, _ := s.get(method, url, "", body, headers...)
+		if status != wantStatus || !strings.Contains(got, wantBody) {
+			t.Errorf("%s %s: %d %s, want %d %s", method, url, status, got, wantStatus, wantBody)
+		}
+		return got
+	}
+	want(200, "toy test", "GET", url+"/healthz", "")
+	want(200, `"status"`, "GET", "https://"+s.tcp+"/healthz", "")
+	want(404, `{"toy":"no_route"}`, "GET", url+"/v1/version", "")
+	want(401, `{"toy":"unauthenticated"}`, "POST", url+"/v1/sandboxes", `{}`)
+	want(401, `{"toy":"unauthenticated"}`, "POST", url+"/v1/sandboxes", `{}`, "Authorization", "Bearer "+s.key)
+	want(401, `"unauthenticated"`, "POST", "https://"+s.tcp+"/v1/sandboxes", `{}`, "X-Toy", s.key)
+	admin := s.unix()
+	defer admin.Close()
+	create(t, admin, "one")
+	a, b := s.keyOf("team-a", ""), s.keyOf("team-b", "")
+	id := want(200, "", "POST", url+"/v1/sandboxes", `{"asked":"this"}`, "X-Toy", a)
+	want(200, `{"asked":"this"}`, "GET", url+"/v1/sandboxes/"+id, "", "X-Toy", a)
+	want(404, `{"toy":"not_found"}`, "GET", url+"/v1/sandboxes/"+id, "", "X-Toy", b)
+	c := s.with(a)
+	defer c.Close()
+	if _, err := c.Get(t.Context(), id); err != nil {
+		t.Errorf("in /v1: %v", err)
+	}
+	var list v1.AuditList
+	if err := admin.Call(t.Context(), "GET", "/v1/audit?action=toy.create&namespace=team-a", nil, &list); err != nil || len(list.Entries) != 2 {
+		t.Errorf("the audit has %v, %v", list.Entries, err)
+	}
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	s.start() // its data outlive the server
+	want(200, `{"asked":"this"}`, "GET", url+"/v1/sandboxes/"+id, "", "X-Toy", a)
+}
+
+// The rules for TLS apply to listeners of dialects, and services that the program lacks are refused by name.
+func TestListenersOfDialectsAreChecked(t *testing.T) {
+	for name, x := range map[string]struct {
+		listen server.Listen
+		want   []string
+	}{
+		"beyond loopback without TLS": {server.Listen{Address: server.Address{Network: "tcp", Host: "0.0.0.0:1"}, Service: "toy"}, []string{"without TLS would send keys unencrypted"}},
+		"an unknown service":          {server.Listen{Address: server.Address{Network: "tcp", Host: "127.0.0.1:1"}, Service: "e3b"}, []string{`listening on 127.0.0.1:1: unknown service "e3b"`, "use one of: sandpit, toy"}},
+	} {
+		s := newServed(t)
+		s.withToy()
+		s.settings.Listen = []server.Listen{x.listen}
+		err := server.Run(t.Context(), s.options())
+		for _, want := range x.want {
+			if err == nil || !strings.Contains(err.Error()+"\n"+sandpit.Hint(err), want) {
+				t.Errorf("%s: %v, want %s", name, err, want)
+			}
+		}
+	}
+}
+
+// A connection to a dialect for which there is no room gets an error of its form.
+func TestFullInTheFormOfTheDialect(t *testing.T) {
+	s := newServed(t)
+	url := s.withToy()
+	s.settings.Connections, s.settings.ConnectionsPerAddress = 16, 1
+	s.start()
+	first, err := net.Dial("tcp", strings.TrimPrefix(url, "://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	second, err := net.Dial("tcp", strings.TrimPrefix(url, "://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close()
+	got, err := io.ReadAll(first)
+	if err != nil || !strings.HasSuffix(string(got), "\r\n\r\n"+`{"toy":"`+errcode.TooManyConnections+`"}`) {
+		t.Errorf("%q %v", got, err)
+	}
+}
+
+// activatedEnv makes the test binary print the names of the sockets that it was passed.
+const activatedEnv = "SANDPIT_TEST_ACTIVATED"
+
+// A socket of the service manager serves what its name says.
+func TestSocketsAreAssignedByName(t *testing.T) {
+	var files []*os.File
+	for range 3 {
+		l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		file, err := l.(*net.UnixListener).File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		files = append(files, file)
+	}
+	for names, want := range map[string]string{"toy:http:toy": "toy http toy", "toy": "toy  ", "": "  "} {
+		cmd := exec.Command("/bin/sh", "-c", `LISTEN_PID=$$ exec "$0"`, os.Args[0])
+		cmd.Env = append(os.Environ(), activatedEnv+"=1", "LISTEN_FDS=3", "LISTEN_FDNAMES="+names)
+		cmd.ExtraFiles = files
+		if out, err := cmd.CombinedOutput(); err != nil || string(out) != want {
+			t.Errorf("%s: %q %v, want %q", names, out, err, want)
+		}
+	}
+}
