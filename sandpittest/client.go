@@ -34,6 +34,7 @@ var clientProperties = []property{
 	{"the hostname, environment, labels and working directory are those of the Spec", testSpecParts},
 	{"Metrics count what runs", testMetrics},
 	{"many sandboxes at once do not see each other", testManySandboxes},
+	{"a new sandbox has nothing of those that were removed", testNothingIsLeft},
 	{"a lifetime ends the sandbox", testLife},
 }
 
@@ -380,6 +381,22 @@ func testSpecParts(t *testing.T, e *env) {
 	info.Labels["purpose"] = "changed"
 	if info, err := sb.Info(t.Context()); err != nil || info.Labels["purpose"] != "test" {
 		t.Errorf("info is %+v, %v", info, err)
+	}
+}
+
+// testNothingIsLeft fills what a later sandbox may be given again: directories, shared memory and queues.
+func testNothingIsLeft(t *testing.T, e *env) {
+	const canary = "canary-of-a-sandbox"
+	for range 3 {
+		sb := e.sandbox(t, sandpit.Spec{Hostname: canary})
+		shell(t, sb, "for d in /tmp /var/tmp /dev/shm /run ~; do echo "+canary+" >$d/"+canary+" || true; done 2>/dev/null; ls /tmp/"+canary)
+		if err := sb.Remove(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		sb = e.sandbox(t, sandpit.Spec{})
+		if got := shell(t, sb, "uname -n; find /tmp /var/tmp /dev/shm /run ~ -name 'canary*' 2>/dev/null; cat /proc/sysvipc/shm /proc/1/mountinfo"); strings.Contains(got, canary) {
+			t.Errorf("a new sandbox has %q", got)
+		}
 	}
 }
 

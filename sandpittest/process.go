@@ -36,6 +36,7 @@ var processProperties = []property{
 	{"arguments are bytes", testOddArguments},
 	{"the environment has odd values", testEnvironment},
 	{"an invalid environment variable is ErrInvalid", testBadEnvironment},
+	{"what a process had in its environment is not found after its end", testEnvironmentIsGone},
 	{"a Command that makes no sense is ErrInvalid", testBadCommands},
 	{"FromImage and Entrypoint work as in Docker", testEntrypoint},
 	{"Wait may be called many times, by many", testWaitByMany},
@@ -353,6 +354,17 @@ func testEnvironment(t *testing.T, e *env) {
 		if !names[name] {
 			t.Errorf("%s is missing", name)
 		}
+	}
+}
+
+// testEnvironmentIsGone looks in the places where a later process finds what an earlier one has had.
+func testEnvironmentIsGone(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	const canary = "canary of an environment"
+	run(t, sb, sandpit.Command{Argv: []string{"bash", "-ic", "exit"}, Env: []string{"HAD=" + canary}})
+	seen := shell(t, sb, `cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline; env; find / -xdev -name '.*history' -newer /proc/1/stat -exec cat {} +; cat /tmp/* /dev/shm/* 2>/dev/null; true`)
+	if !strings.Contains(seen, "PATH=") || strings.Contains(seen, canary) {
+		t.Errorf("a later process sees %q", seen)
 	}
 }
 
