@@ -56,6 +56,14 @@ type Server struct {
 	// request. A tenant never sees anything of other namespaces.
 	Tenant func(gate.Caller) *engine.Tenant
 
+	// Tokens are access tokens of this dialect: rights to use one sandbox without a key.
+	Tokens *Tokens
+
+	// Image returns the image that a name of the client's stands for, by the table of aliases in the policy
+	// file. The error for an unknown name quotes it, and matches sandpit.ErrNotFound. The policy of the caller
+	// decides about the image when a sandbox is made of it.
+	Image func(name string) (image string, err error)
+
 	Version string // of the server
 	Log     *slog.Logger
 }

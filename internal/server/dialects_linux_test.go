@@ -42,13 +42,38 @@ func toy() dialect.Dialect {
 					if err != nil {
 						return err
 					}
-					sb, err := s.Tenant(c.Caller).CreateFor(c.Ctx, small(""), "toy", body)
+					spec := small("")
+					if spec.Image, err = s.Image(c.R.URL.Query().Get("template")); err != nil {
+						return err
+					}
+					sb, err := s.Tenant(c.Caller).CreateFor(c.Ctx, spec, "toy", body)
 					if err != nil {
 						return err
 					}
-					_, err = io.WriteString(c.W, sb.ID())
+					token, _, err := s.Tokens.Of(c.Ctx, c.Caller.Key, sb.ID())
+					if err != nil {
+						return err
+					}
+					_, err = io.WriteString(c.W, sb.ID()+" "+token)
 					return err
 				}},
+				{
+					Method: "GET", Path: "/open/{sb}", ID: "toy.open",
+					Proof: func(c *gate.Call) (who gate.Caller, ok bool, err error) {
+						sandbox, who, err := s.Tokens.Verify(c.Ctx, c.R.Header.Get("X-Toy-Token"))
+						if err == nil && sandbox != c.R.PathValue("sb") {
+							err = dialect.ErrTokenEnded
+						}
+						return who, err == nil, err
+					},
+					Handle: func(c *gate.Call) error {
+						if _, err := s.Tenant(c.Caller).Get(c.Ctx, c.R.PathValue("sb")); err != nil {
+							return err
+						}
+						_, err := fmt.Fprintf(c.W, "open to %s, admin %v", c.Caller.Name, c.Caller.Admin)
+						return err
+					},
+				},
 				{Method: "GET", Path: "/v1/sandboxes/{sb}", ID: "toy.get", Target: func(r *http.Request) string { return r.PathValue("sb") }, Handle: func(c *gate.Call) error {
 					sb, err := s.Tenant(c.Caller).Get(c.Ctx, c.Target)
 					if err != nil {
@@ -99,7 +124,7 @@ func TestDialectHasItsListeners(t *testing.T) {
 	defer admin.Close()
 	create(t, admin, "one")
 	a, b := s.keyOf("team-a", ""), s.keyOf("team-b", "")
-	id := want(200, "", "POST", url+"/v1/sandboxes", `{"asked":"this"}`, "X-Toy", a)
+	id, _, _ := strings.Cut(want(200, " ", "POST", url+"/v1/sandboxes?template=base", `{"asked":"this"}`, "X-Toy", a), " ")
 	want(200, `{"asked":"this"}`, "GET", url+"/v1/sandboxes/"+id, "", "X-Toy", a)
 	want(404, `{"toy":"not_found"}`, "GET", url+"/v1/sandboxes/"+id, "", "X-Toy", b)
 	c := s.with(a)
@@ -116,6 +141,104 @@ func TestDialectHasItsListeners(t *testing.T) {
 	}
 	s.start() // its data outlive the server
 	want(200, `{"asked":"this"}`, "GET", url+"/v1/sandboxes/"+id, "", "X-Toy", a)
+}
+
+// An access token opens one sandbox in its dialect while its key is valid, also at the next server. It is not a key.
+func TestAccessTokens(t *testing.T) {
+	s := newServed(t)
+	s.overTCP()
+	url := "https" + s.withToy()
+	s.start()
+	admin := s.unix()
+	defer admin.Close()
+	create(t, admin, "one") // or skip
+	open := func(want int, sandbox, token string) string {
+		t.Helper()
+		status, got, _ := s.get("GET", url+"/open/"+sandbox, "", "", "X-Toy-Token", token)
+		if status != want {
+			t.Errorf("%s with %s: %d %s, want %d", sandbox, token, status, got, want)
+		}
+		return got
+	}
+	makeOne := func(key string) (id, token string) {
+		t.Helper()
+		status, got, _ := s.get("POST", url+"/v1/sandboxes?template=base", "", `{}`, "X-Toy", key)
+		id, token, _ = strings.Cut(got, " ")
+		if status != 200 {
+			t.Fatalf("%d %s", status, got)
+		}
+		return id, token
+	}
+	key := s.makeKey(v1.NewKey{Name: "ann", Namespace: "team-a", Admin: true})
+	other := s.makeKey(v1.NewKey{Name: "bob", Namespace: "team-a"})
+	id, token := makeOne(key.Secret)
+	second, tokenOfSecond := makeOne(other.Secret)
+	if got := open(200, id, token); got != "open to ann, admin false" {
+		t.Errorf("got %s", got)
+	}
+	flipped := token[:len(token)-1] + string(token[len(token)-1]^1)
+	for name, x := range map[string]struct{ sandbox, token string }{
+		"of another sandbox": {second, token}, "of another key": {id, tokenOfSecond}, "changed": {id, flipped},
+		"another sandbox in it": {second, strings.Replace(token, id, second, 1)}, "another key in it": {id, strings.Replace(token, key.ID, other.ID, 1)},
+		"none": {id, ""}, "a key": {id, key.Secret}, "longer": {id, token + "_a"},
+	} {
+		if got := open(401, x.sandbox, x.token); got != `{"toy":"unauthenticated"}` {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+	if status, got, _ := s.get("GET", url+"/v1/sandboxes/"+id, "", "", "X-Toy", token); status != 401 {
+		t.Errorf("as a key: %d %s", status, got)
+	}
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	s.start()
+	open(200, id, token)
+	open(200, second, tokenOfSecond)
+	again := s.unix()
+	defer again.Close()
+	if err := again.Call(t.Context(), "DELETE", "/v1/keys/"+key.ID, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	open(401, id, token)
+	open(200, second, tokenOfSecond)
+	c := s.with(other.Secret)
+	defer c.Close()
+	if err := c.Remove(t.Context(), second); err != nil {
+		t.Fatal(err)
+	}
+	open(404, second, tokenOfSecond)
+}
+
+// Names of clients are images by the aliases of the policy file, which is read again when it changes. The policy decides about the image.
+func TestImageAliases(t *testing.T) {
+	s := newServed(t)
+	url := "http" + s.withToy()
+	s.policy("aliases: {base: 'alpine:3', mine: host}\npolicies: {default: {images: [host]}}\n")
+	s.start()
+	admin := s.unix()
+	defer admin.Close()
+	create(t, admin, "one") // or skip
+	key := s.keyOf("team-a", "")
+	want := func(status int, template, text string) {
+		t.Helper()
+		got, body, _ := s.get("POST", url+"/v1/sandboxes?template="+template, "", `{}`, "X-Toy", key)
+		if got != status || !strings.Contains(body, text) {
+			t.Errorf("%s: %d %s, want %d %s", template, got, body, status, text)
+		}
+	}
+	want(200, "mine", "")
+	want(200, "code-interpreter-v1", "")
+	want(403, "base", "forbidden")
+	want(404, "none", "not_found")
+	want(404, "host", "not_found")
+	s.policy("aliases: {base: host}\n")
+	s.reload <- struct{}{}
+	testkit.Until(t, "the file is read", func() bool {
+		status, _, _ := s.get("POST", url+"/v1/sandboxes?template=base", "", `{}`, "X-Toy", key)
+		return status == 200
+	})
+	want(404, "mine", "not_found")
 }
 
 // The rules for TLS apply to listeners of dialects, and services that the program lacks are refused by name.

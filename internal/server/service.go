@@ -38,7 +38,7 @@ func (s *server) findServices() error {
 		},
 	}}
 	for _, d := range s.opt.Dialects {
-		s.services[d.Name] = service{func() gate.Dialect { return checkRoutes(d.Name, d.New(s.door())) }, d.Error}
+		s.services[d.Name] = service{func() gate.Dialect { return checkRoutes(d.Name, d.New(s.door(d.Name))) }, d.Error}
 	}
 	for _, l := range s.opt.Settings.Listen {
 		if _, ok := s.services[l.service()]; !ok {
@@ -49,8 +49,12 @@ func (s *server) findServices() error {
 }
 
 // door returns what a dialect may use of the server.
-func (s *server) door() dialect.Server {
-	return dialect.Server{Gate: s.gate, Tenant: s.backend.tenant, Version: s.opt.Version, Log: s.opt.Log}
+func (s *server) door(name string) dialect.Server {
+	return dialect.Server{
+		Gate: s.gate, Tenant: s.backend.tenant, Version: s.opt.Version, Log: s.opt.Log,
+		Tokens: dialect.NewTokens(name, s.state.TokenSecret(), keyring{s.ring, s.policies}.Holder),
+		Image:  func(name string) (string, error) { return s.policies.Set().Alias(name) },
+	}
 }
 
 // checkRoutes panics if an ID of a route does not begin with the name of its dialect. Otherwise it could be

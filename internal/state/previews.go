@@ -13,6 +13,10 @@ var _ preview.Store = (*Store)(nil)
 // key: whoever replaces that file ends all previews.
 func (s *Store) PreviewSecret() []byte { return s.seal.previews }
 
+// TokenSecret returns the secret with which access tokens of dialects are signed. It is derived as
+// PreviewSecret is.
+func (s *Store) TokenSecret() []byte { return s.seal.tokens }
+
 // PutPreview adds a preview, and deletes those that have expired.
 func (s *Store) PutPreview(ctx context.Context, p preview.Preview) error {
 	return s.update(ctx, func(t *tx) error {

@@ -48,7 +48,7 @@ func TestPreviews(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	secret := string(s.PreviewSecret())
+	secret, tokens := string(s.PreviewSecret()), string(s.TokenSecret())
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestPreviews(t *testing.T) {
 	if diff := cmp.Diff([]preview.Preview{want}, got, cmpopts.IgnoreUnexported(preview.Preview{})); err != nil || diff != "" {
 		t.Errorf("%v, %s", err, diff)
 	}
-	if len(secret) != 32 || string(s.PreviewSecret()) != secret {
+	if len(secret) != 32 || string(s.PreviewSecret()) != secret || len(tokens) != 32 || tokens == secret || string(s.TokenSecret()) != tokens {
 		t.Errorf("the secret has changed, or has %d bytes", len(secret))
 	}
 	if err := s.PutPreview(t.Context(), preview.Preview{ID: "g", CreatedAt: begin, ExpiresAt: begin}); err != nil {

@@ -20,8 +20,8 @@ import (
 // alone reveals none. The key is in a file beside it, with mode 0600: whoever can read the
 // directory as this user can read both. On request it is in the keyring of the user.
 type sealer struct {
-	aead              cipher.AEAD
-	previews, repeats []byte // keys derived from that of aead
+	aead                      cipher.AEAD
+	previews, repeats, tokens []byte // keys derived from that of aead
 }
 
 const sealKeyLen = 32 // AES-256
@@ -55,7 +55,10 @@ func openSealer(file string, keyring bool) (*sealer, error) {
 	if s.previews, err = hkdf.Expand(sha256.New, key, "previews", sha256.Size); err != nil {
 		return nil, err
 	}
-	s.repeats, err = hkdf.Expand(sha256.New, key, "repeats", sha256.Size)
+	if s.repeats, err = hkdf.Expand(sha256.New, key, "repeats", sha256.Size); err != nil {
+		return nil, err
+	}
+	s.tokens, err = hkdf.Expand(sha256.New, key, "tokens", sha256.Size)
 	return s, err
 }
 

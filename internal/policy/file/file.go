@@ -5,6 +5,8 @@
 // what is different:
 //
 //	pool: 8                        # size of the warm pool
+//	aliases:                       # of images, for clients of other projects
+//	  base: python:3.12-slim
 //	policies:
 //	  default:                     # of keys that name no other
 //	    images: [host, "debian:*", "ghcr.io/org/*@sha256:*"]
@@ -20,7 +22,7 @@
 //	    deny: [telemetry.example.com]              # by every sandbox
 //	    resolve: [public, 10.1.2.0/24]             # addresses that --resolve and --dns may name
 //
-// Every field is inherited on its own, and so is each limit in defaults and maximum. A list
+// Aliases are added to the built-in ones, which all stand for host. Every field is inherited on its own, and so is each limit in defaults and maximum. A list
 // replaces the inherited one; an empty list allows nothing. The maximum also bounds traffic:
 // connections, new-connections (per second), sent, received, and bandwidth (per second). The
 // values that take a bound away are idle: never, write-paths: [/], and unlimited for
@@ -34,6 +36,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
@@ -46,6 +49,8 @@ const (
 	maxFile     = 256 << 10 // bytes
 	maxPolicies = 1000
 	maxPool     = 10_000
+	maxAliases  = 1000
+	maxAlias    = 255 // bytes of a name
 )
 
 // Default is the name of the policy that always exists, and from which others start.
@@ -66,11 +71,25 @@ type Set struct {
 	Named int
 
 	policies map[string]policy.Policy
+	aliases  map[string]string // images by the names that clients of dialects send
 }
 
 // BuiltIn is the set without a file.
 func BuiltIn() *Set {
-	return &Set{Pool: -1, policies: map[string]policy.Policy{Default: policy.ServerDefault()}}
+	return &Set{
+		Pool: -1, policies: map[string]policy.Policy{Default: policy.ServerDefault()},
+		aliases: map[string]string{"base": "host", "code-interpreter-v1": "host", "microsandbox/python": "host", "microsandbox/node": "host"},
+	}
+}
+
+// Alias returns the image that a name stands for, which clients of other projects send. The error for an
+// unknown name quotes it, and matches sandpit.ErrNotFound.
+func (s *Set) Alias(name string) (image string, err error) {
+	if image, ok := s.aliases[name]; ok {
+		return image, nil
+	}
+	return "", sandpit.WithHint(fault.NotFoundf("no image has the alias %.300q", name),
+		"use one of: "+strings.Join(slices.Sorted(maps.Keys(s.aliases)), ", ")+"; or ask the operator to add it to aliases in the policy file")
 }
 
 // Policy returns a policy by name; "" is Default. The error for an unknown name matches

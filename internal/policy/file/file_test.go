@@ -391,3 +391,38 @@ func TestDefaultsAreAtMostTheMaximum(t *testing.T) {
 		t.Errorf("got %+v, %v", p.Default, err)
 	}
 }
+
+// Aliases are added to the built-in ones. Those that name no image are refused.
+func TestAliases(t *testing.T) {
+	set, err := parse("f", strings.NewReader("aliases:\n  base: python:3.12-slim\n  team/own: sha256:"+strings.Repeat("a", 64)+"\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"base": "python:3.12-slim", "team/own": "sha256:" + strings.Repeat("a", 64), "code-interpreter-v1": "host", "microsandbox/python": "host", "microsandbox/node": "host"} {
+		if got, err := set.Alias(name); got != want || err != nil {
+			t.Errorf("%s: %q %v, want %q", name, got, err, want)
+		}
+	}
+	if got, err := BuiltIn().Alias("base"); got != "host" || err != nil {
+		t.Errorf("without a file: %q %v", got, err)
+	}
+	for _, name := range []string{"", "python", "BASE", "no\nthing"} {
+		if got, err := set.Alias(name); !errors.Is(err, sandpit.ErrNotFound) || !strings.Contains(err.Error(), fmt.Sprintf("%q", name)) || !strings.Contains(sandpit.Hint(err), "base, ") {
+			t.Errorf("%q: %q %v", name, got, err)
+		}
+	}
+	for text, want := range map[string]string{
+		"aliases: {a: 'x:*'}":                               `"x:*" is not an image`,
+		"aliases: {a: ''}":                                  `"" is not an image`,
+		"aliases: {a: 'B@x'}":                               `"B@x" is not an image`,
+		"aliases: {'a b': host}":                            "it is not a name",
+		"aliases: {'': host}":                               "it is not a name",
+		"aliases: [a]":                                      "f:1: ",
+		"aliases: {a: host, a: host}":                       "f:1: ",
+		"aliases: {" + strings.Repeat("a", 256) + ": host}": "it is not a name",
+	} {
+		if _, err := parse("f", strings.NewReader(text)); !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.40s: %v, want %s", text, err, want)
+		}
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/egress"
@@ -22,7 +23,34 @@ func (s *Set) read(doc yamldoc.Value) error {
 	return yamldoc.Mapping(map[string]func(yamldoc.Value) error{
 		"pool":     yamldoc.Parse(&s.Pool, yamldoc.Int(0, maxPool)),
 		"policies": s.readPolicies,
+		"aliases":  s.readAliases,
 	})(doc)
+}
+
+// readAliases reads a mapping of names to images, in addition to the built-in one.
+func (s *Set) readAliases(v yamldoc.Value) error {
+	named, err := v.Fields()
+	if err == nil && len(named) > maxAliases {
+		err = v.Fail(fmt.Errorf("there are more than %d aliases", maxAliases))
+	}
+	for i := 0; i < len(named) && err == nil; i++ {
+		if name := named[i].Name; name == "" || len(name) > maxAlias || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || !unicode.IsPrint(r) }) {
+			return named[i].Fail(fmt.Errorf("it is not a name of at most %d bytes without spaces", maxAlias))
+		}
+		var to string
+		if err = yamldoc.Parse(&to, imageName)(named[i]); err == nil {
+			s.aliases[named[i].Name] = to
+		}
+	}
+	return err
+}
+
+// imageName reads an image, in a form of Spec.Image.
+func imageName(text string) (string, error) {
+	if _, err := policy.ParseImage(text); err != nil || strings.Contains(text, "*") {
+		return "", sandpit.WithHint(fmt.Errorf("%.100q is not an image", text), "write it as host, python:3.12-slim, NAME@sha256:DIGEST or sha256:DIGEST")
+	}
+	return text, nil
 }
 
 func (s *Set) readPolicies(v yamldoc.Value) error {
