@@ -48,6 +48,13 @@ type Dialect struct {
 	Error func(gate.Failure) []byte
 }
 
+// Rate and Burst are the bounds of a key in a dialect that sets none: requests per second and at once. They are
+// three times those of /v1, since clients of other projects need up to three requests for one of /v1.
+const (
+	Rate  = 300
+	Burst = 600
+)
+
 // Server is what a dialect may use of the server.
 type Server struct {
 	Gate *gate.Gate

@@ -40,6 +40,11 @@ type Dialect struct {
 	// PathHint is the hint for requests to unknown paths.
 	PathHint string
 
+	// Rate and Burst are bounds of a key in this dialect, in place of those of Limits, for clients that make more
+	// requests for the same work. They are counted apart. 0: those of Limits, shared with other dialects.
+	Rate  float64 // requests per second
+	Burst int     // requests at once
+
 	// Fail writes an error as the answer. The gate has set Retry-After and other common
 	// headers.
 	Fail func(*Call, Failure)

@@ -492,3 +492,22 @@ func TestStalledBodyEnds(t *testing.T) {
 		t.Errorf("%d %q %v", resp.StatusCode, text, err)
 	}
 }
+
+// A dialect with rates of its own counts its requests apart, and refuses in its own form what exceeds them.
+func TestDialectsHaveRates(t *testing.T) {
+	const never = 1e-6 // requests per second
+	s := serve(t, gate.Limits{Rate: never, Burst: 2})
+	quick := echo("X-Key", "quick", say)
+	quick.Rate, quick.Burst = never, 5
+	for url, burst := range map[string]int{s.server(quick) + "/boxes/b/quick": 5, s.server(echo("X-Key", "usual", say)) + "/boxes/b/usual": 2} {
+		for _, key := range []string{"s1", "s2"} {
+			for range burst {
+				s.want(200, "", "POST", url, "", "X-Key", key)
+			}
+			status, body, h := s.ask("POST", url, "", "X-Key", key)
+			if status != http.StatusTooManyRequests || !strings.HasPrefix(body, "no: rate_limited") || h.Get("Retry-After") == "" {
+				t.Errorf("%s: %d %q %v", url, status, body, h)
+			}
+		}
+	}
+}

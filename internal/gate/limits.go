@@ -140,10 +140,11 @@ type use struct {
 	within   *use // that of the caller, if this is of its previews, which count there, too; or nil
 
 	bucket  *rate.Limiter
-	vital   *rate.Limiter // of vital requests that find the bucket empty
-	audit   *rate.Limiter // bytes that the caller may add; negative after it has added more
-	refused *rate.Limiter // refusals for too many requests that get an entry of their own
-	acts    map[act]bool  // recorded since the share of the audit was used up
+	buckets map[*service]*rate.Limiter // of dialects with rates of their own; nil before the first
+	vital   *rate.Limiter              // of vital requests that find the bucket empty
+	audit   *rate.Limiter              // bytes that the caller may add; negative after it has added more
+	refused *rate.Limiter              // refusals for too many requests that get an entry of their own
+	acts    map[act]bool               // recorded since the share of the audit was used up
 	streams int
 	held    [heldKinds]int64
 	seen    time.Time
@@ -225,9 +226,11 @@ func (l *limiter) request(c *Call) error {
 	u := l.of(c.Caller)
 	l.hold(u, c)
 	var revoked, many bool
+	var buckets []*rate.Limiter
 	for in := u; in != nil; in = in.within {
 		revoked = revoked || in.revoked
 		many = many || len(in.calls) > in.limits.Calls
+		buckets = append(buckets, in.bucketOf(c.service))
 	}
 	l.mu.Unlock()
 	if revoked { // since it was verified
@@ -236,21 +239,41 @@ func (l *limiter) request(c *Call) error {
 	if many {
 		return &Refusal{Code: errcode.RateLimited, Message: "too many requests with this key are in progress", Hint: "wait until some of them have finished", After: time.Second}
 	}
-	if wait := u.take(); wait > 0 && !(c.Vital && u.vital.Allow()) {
+	if wait := take(buckets); wait > 0 && !(c.Vital && u.vital.Allow()) {
 		return &Refusal{Code: errcode.RateLimited, Message: "too many requests with this key", Hint: "send requests less often", After: wait}
 	}
 	return l.mayEnter(u, c)
 }
 
-// take takes a request from the bucket, and from those that it is within, or returns for how long
-// there is none.
-func (u *use) take() (wait time.Duration) {
-	if u == nil {
+// bucketOf returns the bucket of requests in a dialect. Precondition: limiter.mu is held.
+func (u *use) bucketOf(s *service) *rate.Limiter {
+	d := s.dialect
+	if d.Rate == 0 {
+		return u.bucket
+	}
+	b := u.buckets[s]
+	if b == nil {
+		if u.buckets == nil {
+			u.buckets = map[*service]*rate.Limiter{}
+		}
+		own := Limits{Rate: d.Rate, Burst: d.Burst}
+		if u.within != nil {
+			own = own.half()
+		}
+		b = rate.NewLimiter(rate.Limit(own.Rate), own.Burst)
+		u.buckets[s] = b
+	}
+	return b
+}
+
+// take takes a request from all buckets, or returns for how long there is none.
+func take(buckets []*rate.Limiter) (wait time.Duration) {
+	if len(buckets) == 0 {
 		return 0
 	}
-	r := u.bucket.Reserve()
+	r := buckets[0].Reserve()
 	if wait = r.Delay(); wait == 0 {
-		wait = u.within.take()
+		wait = take(buckets[1:])
 	}
 	if wait > 0 {
 		r.Cancel()

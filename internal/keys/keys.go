@@ -4,10 +4,12 @@
 //
 //	sp_k3v7q2ma_x5...                     sp_ PREFIX _ SECRET
 //
+// Clients of other projects may get it in another form (see Format).
+//
 // The prefix is 8 characters, the key's public identity, by which it is listed
 // and found. The secret is 40 characters of [a-z2-7]: 200 random bits.
 //
-// Only the SHA-256 of a token is stored. A slow password hash would add nothing: it protects
+// Only the SHA-256 of a token, in this form, is stored. A slow password hash would add nothing: it protects
 // secrets that people choose, and nobody can guess 200 bits. A check takes less than a microsecond,
 // so no caller can keep the server busy with wrong keys.
 package keys
@@ -114,6 +116,9 @@ func prefixOf(token string) (string, bool) {
 
 // In reports whether a text contains something in the form of a token, valid or not.
 func In(text string) bool {
+	if (strings.Contains(text, e2bScheme) || strings.Contains(text, msbScheme)) && inFormat().MatchString(text) {
+		return true
+	}
 	for {
 		i := strings.Index(text, scheme)
 		if i < 0 {

@@ -2,8 +2,10 @@ package keys_test
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -450,4 +452,85 @@ func BenchmarkVerify(b *testing.B) {
 			}
 		})
 	}
+}
+
+// A key has a form for each client that checks it. All forms are the same key, and nothing else is.
+func TestFormats(t *testing.T) {
+	r, _ := ring(t, t.TempDir())
+	want := team()
+	want.ExpiresAt = time.Now().Add(time.Hour)
+	plain, made, err := r.Create(t.Context(), want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, other, err := r.Create(t.Context(), team())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e2b, msb := made.Token(plain, keys.E2B), made.Token(plain, keys.Microsandbox)
+	if !regexp.MustCompile(`^e2b_[0-9a-f]{60}$`).MatchString(e2b) {
+		t.Errorf("got %s", e2b)
+	}
+	parts := strings.Split(strings.TrimPrefix(msb, "msb_"), ".")
+	if len(parts) != 3 || !strings.HasPrefix(msb, "msb_") {
+		t.Fatalf("got %s", msb)
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil || string(payload) != fmt.Sprintf(`{"exp":%d,"iat":%d,"namespace":"team"}`, made.ExpiresAt.Unix(), made.CreatedAt.Unix()) {
+		t.Errorf("the claims are %s, %v", payload, err)
+	}
+	for _, token := range []string{plain, e2b, msb} {
+		if got, err := r.Verify(token); err != nil || got.Prefix != made.Prefix {
+			t.Errorf("%s: %+v %v", token, got, err)
+		}
+		if !keys.In("x" + token + "x") {
+			t.Errorf("%s is not found in a text", token)
+		}
+	}
+	if keys.In("e2b_ msb_a.b.c " + e2b[:60] + " " + msb[:len(msb)-1]) {
+		t.Error("there is no key in it")
+	}
+	if token := made.Token(plain, "other"); token != "" {
+		t.Errorf("another format: %s", token)
+	}
+	changed := strings.Replace(msb, parts[1], base64.RawURLEncoding.EncodeToString([]byte(strings.Replace(string(payload), "team", "root", 1))), 1)
+	for _, bad := range []string{changed, other.Token(plain, keys.Microsandbox), strings.ToUpper(e2b), "e2b_" + strings.ToUpper(e2b[4:]), e2b + "00", e2b[:len(e2b)-2], e2b[:len(e2b)-2] + "zz", "msb_" + parts[2], "msb_." + "." + parts[2], msb + "A", msb + "=", "e2b_", "msb_", "msb_" + strings.Repeat("a", 1<<20)} {
+		if _, err := r.Verify(bad); !errors.Is(err, keys.ErrUnauthorized) || err.Error() != keys.ErrUnauthorized.Error() {
+			t.Errorf("%.80s: %v", bad, err)
+		}
+	}
+	if _, err := r.Revoke(t.Context(), made.Prefix); err != nil {
+		t.Fatal(err)
+	}
+	for _, token := range []string{plain, e2b, msb} {
+		if _, err := r.Verify(token); err == nil || !strings.Contains(err.Error(), "was revoked") {
+			t.Errorf("%s, which is revoked: %v", token, err)
+		}
+	}
+	neverPlain, never, err := r.Create(t.Context(), team())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Verify(never.Token(neverPlain, keys.Microsandbox)); err != nil {
+		t.Errorf("a JWT that does not expire: %v", err)
+	}
+}
+
+// Nothing but the forms of a key is valid, whatever is sent.
+func FuzzVerify(f *testing.F) {
+	r, _ := ring(f, f.TempDir())
+	plain, made, err := r.Create(f.Context(), team())
+	if err != nil {
+		f.Fatal(err)
+	}
+	valid := map[string]bool{}
+	for _, format := range append(keys.Formats(), keys.Plain) {
+		valid[made.Token(plain, format)] = true
+		f.Add(made.Token(plain, format))
+	}
+	f.Fuzz(func(t *testing.T, token string) {
+		if _, err := r.Verify(token); (err == nil) != valid[token] {
+			t.Errorf("%q: %v", token, err)
+		}
+	})
 }

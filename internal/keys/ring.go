@@ -61,11 +61,12 @@ func Open(ctx context.Context, store Store) (*Ring, error) {
 // Verify returns the key of a token, or an error that matches ErrUnauthorized. An unknown
 // key and a wrong one take the same work.
 func (r *Ring) Verify(token string) (Key, error) {
-	prefix, ok := prefixOf(token)
+	plain, format, ok := plainOf(token)
 	if !ok {
-		return Key{}, sandpit.WithHint(ErrUnauthorized, "use the whole key: sp_ and 8 characters, then _ and 40 more")
+		return Key{}, sandpit.WithHint(ErrUnauthorized, "use the whole key: sp_ and 8 characters, then _ and 40 more; or e2b_ and 60 hexadecimal digits; or msb_ and a JWT")
 	}
-	hash := sha256.Sum256([]byte(token))
+	prefix, _ := prefixOf(plain)
+	hash := sha256.Sum256([]byte(plain))
 	var nobody entry // its hash is of no token
 
 	r.mu.RLock()
@@ -77,7 +78,8 @@ func (r *Ring) Verify(token string) (Key, error) {
 	key := e.Key
 	r.mu.RUnlock()
 
-	if !known || !matches {
+	// A JWT whose claims were changed is not this key's.
+	if !known || !matches || key.Token(plain, format) != token {
 		return Key{}, sandpit.WithHint(ErrUnauthorized, "check that it is the key of this server")
 	}
 	now := r.now()

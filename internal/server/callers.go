@@ -95,12 +95,16 @@ func (k keyring) CreateKey(ctx context.Context, _ gate.Caller, n v1.NewKey) (v1.
 	if n.Expires > 0 {
 		want.ExpiresAt = time.Now().Add(time.Duration(n.Expires * float64(time.Second)))
 	}
+	format := keys.Format(n.Format)
+	if format != keys.Plain && !slices.Contains(keys.Formats(), format) {
+		return v1.Key{}, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "creating a key: unknown format %.80q", n.Format), "use e2b or microsandbox, or omit it")
+	}
 	token, made, err := k.ring.Create(ctx, want)
 	if err != nil {
 		return v1.Key{}, err
 	}
 	out := keyOf(made)
-	out.Secret = token
+	out.Secret = made.Token(token, format)
 	return out, nil
 }
 

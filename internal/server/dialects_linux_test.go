@@ -241,6 +241,37 @@ func TestImageAliases(t *testing.T) {
 	want(404, "mine", "not_found")
 }
 
+// A key may have the form that a client of another project expects. It is an ordinary key, everywhere.
+func TestKeysInFormats(t *testing.T) {
+	s := newServed(t)
+	s.overTCP()
+	url := "https" + s.withToy()
+	s.start()
+	for format, start := range map[string]string{"e2b": "e2b_", "microsandbox": "msb_ey", "": "sp_"} {
+		key := s.makeKey(v1.NewKey{Namespace: "team-a", Format: format, Expires: 3600})
+		if !strings.HasPrefix(key.Secret, start) {
+			t.Errorf("%s: %s", format, key.Secret)
+		}
+		if status, got, _ := s.get("GET", "https://"+s.tcp+"/v1/sandboxes", key.Secret, ""); status != 200 {
+			t.Errorf("%s in /v1: %d %s", format, status, got)
+		}
+		if status, got, _ := s.get("GET", url+"/v1/sandboxes/none", "", "", "X-Toy", key.Secret); status != 404 {
+			t.Errorf("%s in a dialect: %d %s", format, status, got)
+		}
+		admin := s.unix()
+		defer admin.Close()
+		if err := admin.Call(t.Context(), "DELETE", "/v1/keys/"+key.ID, nil, nil); err != nil {
+			t.Error(err)
+		}
+		if status, got, _ := s.get("GET", url+"/v1/sandboxes/none", "", "", "X-Toy", key.Secret); status != 401 {
+			t.Errorf("%s, revoked: %d %s", format, status, got)
+		}
+	}
+	if status, got, _ := s.get("POST", "https://"+s.tcp+"/v1/keys", s.key, `{"format":"e3b"}`); status != 400 || !strings.Contains(got, `e3b`) {
+		t.Errorf("an unknown format: %d %s", status, got)
+	}
+}
+
 // The rules for TLS apply to listeners of dialects, and services that the program lacks are refused by name.
 func TestListenersOfDialectsAreChecked(t *testing.T) {
 	for name, x := range map[string]struct {

@@ -38,7 +38,7 @@ func (s *server) findServices() error {
 		},
 	}}
 	for _, d := range s.opt.Dialects {
-		s.services[d.Name] = service{func() gate.Dialect { return checkRoutes(d.Name, d.New(s.door(d.Name))) }, d.Error}
+		s.services[d.Name] = service{func() gate.Dialect { return checked(d.Name, d.New(s.door(d.Name))) }, d.Error}
 	}
 	for _, l := range s.opt.Settings.Listen {
 		if _, ok := s.services[l.service()]; !ok {
@@ -57,13 +57,16 @@ func (s *server) door(name string) dialect.Server {
 	}
 }
 
-// checkRoutes panics if an ID of a route does not begin with the name of its dialect. Otherwise it could be
+// checked returns the API of a dialect, with the usual rates if it has none. It panics if an ID of a route does not begin with the name of its dialect. Otherwise it could be
 // taken for an operation of another one in the audit.
-func checkRoutes(name string, d gate.Dialect) gate.Dialect {
+func checked(name string, d gate.Dialect) gate.Dialect {
 	for _, r := range d.Routes {
 		if !strings.HasPrefix(r.ID, name+".") {
 			panic(fmt.Sprintf("server: the ID %q of a route does not begin with %q", r.ID, name+"."))
 		}
+	}
+	if d.Rate == 0 {
+		d.Rate, d.Burst = dialect.Rate, dialect.Burst
 	}
 	return d
 }

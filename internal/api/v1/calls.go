@@ -169,6 +169,7 @@ type NewKey struct {
 	Policy    string  `json:"policy,omitempty" doc:"Default: the server's default policy"`
 	Admin     bool    `json:"admin,omitempty" doc:"May create and revoke keys, and read the audit log"`
 	Expires   float64 `json:"expires,omitempty" doc:"Seconds from now; 0: never"`
+	Format    string  `json:"format,omitempty" enum:"e2b,microsandbox" doc:"Form of the secret, for clients of other projects that check it. Default: that of Sandpit"`
 }
 
 // Key describes a key. Its secret is in the answer only when it is made.

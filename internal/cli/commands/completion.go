@@ -76,6 +76,10 @@ func (a *tree) completeFlags(cmd *cobra.Command) {
 		case "filter":
 			complete = cobra.FixedCompletions(filterKeys(cmd.Name()), cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace)
 		case "format":
+			if cmd.Name() == "create" { // a key
+				words("e2b", "microsandbox")
+				break
+			}
 			words("json", "{{.")
 		case "secret", "secret-env":
 			complete = a.completeSecrets(-1)

@@ -45,7 +45,7 @@ a key: the key is shown once, when it is created.`,
 func (a *tree) keyCreate() *cobra.Command {
 	var want v1.NewKey
 	var asJSON bool
-	namespace, policy, expires := textFlag("NAME"), textFlag("NAME"), durationFlag()
+	namespace, policy, expires, format := textFlag("NAME"), textFlag("NAME"), durationFlag(), textFlag("FORMAT")
 	cmd := a.serverCommand(&cobra.Command{
 		Use:     "create [flags] [NAME]",
 		Short:   "create a key and show it once",
@@ -58,7 +58,7 @@ func (a *tree) keyCreate() *cobra.Command {
 			}
 			want.Name = args[0]
 		}
-		want.Namespace, want.Policy, want.Expires = namespace.is, policy.is, expires.is.Seconds()
+		want.Namespace, want.Policy, want.Expires, want.Format = namespace.is, policy.is, expires.is.Seconds(), format.is
 		var key v1.Key
 		if err := s.call(ctx, "POST", "/v1/keys", want, &key); err != nil {
 			return err
@@ -74,6 +74,7 @@ func (a *tree) keyCreate() *cobra.Command {
 	cmd.Flags().Var(&policy, "policy", "policy of the key (default the policy named default)")
 	cmd.Flags().BoolVar(&want.Admin, "admin", false, "allow managing keys, and reading the audit log and metrics")
 	cmd.Flags().Var(&expires, "expires", "time after which the key expires (default never)")
+	cmd.Flags().Var(&format, "format", "form of the key, for clients of other projects that check it: e2b or microsandbox")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
