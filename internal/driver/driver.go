@@ -137,6 +137,25 @@ type Freezer interface {
 	Frozen(ctx context.Context) (bool, error)
 }
 
+// A Viewer is an Instance whose root file system this process can read, also while it is frozen.
+// Optional.
+type Viewer interface {
+	// View opens the root file system. The error matches sandpit.ErrUnsupported if this process
+	// may not read it, and sandpit.ErrClosed if the guest has died.
+	View() (View, error)
+}
+
+// View is the root file system of an instance. Everything in it is hostile.
+type View struct {
+	// Root is the root directory as the sandbox sees it, with its mounts, and opened with O_PATH
+	// (open(2)). The caller closes it. Until then the files exist, even if the instance does not.
+	Root *os.File
+
+	// UIDMap and GIDMap tell which ids inside the owners of files have: uid_map and gid_map of the
+	// guest, see user_namespaces(7).
+	UIDMap, GIDMap string
+}
+
 // A Linker is an Instance that can be given a network interface beside its loopback. A driver
 // with feature.Egress makes only Linkers. Optional otherwise.
 type Linker interface {
@@ -387,7 +406,7 @@ type Root struct {
 }
 
 // Bind shows a host directory read-only at a target, which must be a directory of the
-// topmost layer; what the layer has there lies over what the host has. Of the host's
+// lowest layer; what that layer has there lies over what the host has. Of the host's
 // files it shows those that everybody may read. Nothing that the sandbox does with them,
 // such as locking or watching, is noticed outside. Of what happens outside, only changes
 // of their content are noticed inside. Where this can't be had, Probe, Examine or Lacks

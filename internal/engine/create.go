@@ -114,7 +114,7 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	trace("policy")
 
 	acquire := e.opts.Acquire
-	acquire.Pull, acquire.PublicOnly = spec.Pull, !t.policy.Vouches(spec.Image)
+	acquire.Pull, acquire.PublicOnly, acquire.Owner = spec.Pull, !t.policy.Vouches(spec.Image), t.namespace
 	var lease *image.Lease
 	err = making.onImage(ctx, acquire, giveBack, func(acquire image.AcquireOptions) (err error) {
 		lease, err = e.opts.Images.Acquire(ctx, spec.Image, acquire)

@@ -110,3 +110,11 @@ func (v view) SetLifetime(ctx context.Context, life sandpit.Lifetime) error {
 	}
 	return v.setLifetime(ctx, life, v.tenant.policy)
 }
+
+// Commit saves the changed files as an image. See sandpit.Committer.
+func (v view) Commit(ctx context.Context, c sandpit.Commit) (sandpit.SavedImage, error) {
+	if why := v.tenant.locked; why != nil {
+		return sandpit.SavedImage{}, fault.Errorf(sandpit.ErrForbidden, "saving sandbox %s: %w", v.Name(), why)
+	}
+	return v.commit(ctx, c, v.tenant.policy)
+}

@@ -43,6 +43,9 @@ func (s *Store) export(ctx context.Context, ref string, w io.Writer) error {
 	if rec == nil {
 		return fault.NotFoundf("it is incomplete in the store")
 	}
+	if rec.host {
+		return fault.Unsupportedf("it was saved over the host image, which is this machine itself")
+	}
 	data, err := s.readBlob(e.image, MaxManifest)
 	if err != nil {
 		return s.missing(err)

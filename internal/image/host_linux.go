@@ -37,9 +37,6 @@ const (
 	hostVersion = "sandpit-host 3"
 
 	deepEvery = 10 * time.Minute
-
-	hostPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-	hostHome = "/home/user"
 )
 
 // shallowPaths lists what the shallow fingerprint looks at. A file that is replaced
@@ -85,7 +82,7 @@ func (s *Store) openSkeleton(index string) (*Lease, bool) {
 			Reference: "host",
 			Layers:    []string{dir},
 			Binds:     binds,
-			Config:    Config{Env: []string{hostPath}, WorkingDir: hostHome},
+			Config:    hostConfig(),
 		},
 	}, true
 }

@@ -33,7 +33,7 @@ type Rootfs struct {
 	// user.overlay.opaque=y. At least one.
 	Layers []string
 
-	// Binds are shown at their targets, which exist in the topmost layer; files of that
+	// Binds are shown at their targets, which exist in the lowest layer; files of that
 	// layer lie over them.
 	Binds []Bind
 
@@ -42,3 +42,11 @@ type Rootfs struct {
 
 // UserID is the uid and gid of the ordinary user ("user") of the host image.
 const UserID = 1000
+
+// hostHome is the home directory of that user.
+const hostHome = "/home/user"
+
+// hostConfig is the configuration of the host image.
+func hostConfig() Config {
+	return Config{Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, WorkingDir: hostHome}
+}

@@ -76,6 +76,9 @@ func (s *Store) ingest(ctx context.Context, src Source, want platform, anyPlatfo
 	if err := s.fetchLayers(ctx, src, jobs, report, &hold); err != nil {
 		return nil, -1, err
 	}
+	if saved, ok := src.(*savedSource); ok {
+		saved.mark(rec)
+	}
 	fd, err = s.commitRecord(rec)
 	return rec, fd, err
 }

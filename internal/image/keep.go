@@ -19,13 +19,14 @@ import (
 // dies. The id is [a-z0-9]+. For a root that is not in the store, such as a directory that
 // is used in place, Keep is a no-op.
 func (s *Store) Keep(id string, l *Lease) error {
-	name := ""
-	switch {
-	case l.root.Digest != "":
-		name = "images/" + strings.TrimPrefix(l.root.Digest, DigestPrefix)
-	case l.root.Reference == "host":
-		name = "host/" + filepath.Base(l.root.Layers[0])
-	default:
+	names := ""
+	if l.root.Digest != "" {
+		names = "images/" + strings.TrimPrefix(l.root.Digest, DigestPrefix) + "\n"
+	}
+	if l.host || l.root.Reference == "host" {
+		names += "host/" + filepath.Base(l.root.Layers[len(l.root.Layers)-1]) + "\n"
+	}
+	if names == "" {
 		return nil
 	}
 	if strings.ContainsAny(id, "/.") || id == "" {
@@ -35,11 +36,52 @@ func (s *Store) Keep(id string, l *Lease) error {
 		return err
 	}
 	// A name that is not whole keeps nothing, and its sandbox is not made then.
-	if err := os.WriteFile(s.path("kept", id), []byte(name+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(s.path("kept", id), []byte(names), 0o600); err != nil {
 		_ = os.Remove(s.path("kept", id))
 		return s.diskError(fmt.Errorf("keeping an image: %w", err))
 	}
 	return nil
+}
+
+// Kept leases again what a sandbox keeps. The error matches sandpit.ErrUnsupported if that is nothing
+// in the store.
+func (s *Store) Kept(id string) (*Lease, error) {
+	data, err := os.ReadFile(s.path("kept", filepath.Base(id)))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fault.Unsupportedf("its image is not in the store")
+	}
+	if err != nil {
+		return nil, s.diskError(fmt.Errorf("finding its image: %w", err))
+	}
+	var all *Lease
+	for line := range strings.Lines(string(data)) {
+		kind, name, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "/")
+		var l *Lease
+		ok := false
+		switch kind {
+		case "images":
+			l, ok = s.open(name, DigestPrefix+name)
+		case "host":
+			if fd, err := openShared(s.path("host", name)); err == nil {
+				l, ok = &Lease{fds: []int{fd}, root: Rootfs{Reference: "host", Layers: []string{s.path("host", name)}, Config: hostConfig()}}, true
+			}
+		}
+		switch {
+		case !ok:
+			if all != nil {
+				all.Release()
+			}
+			return nil, fault.NotFoundf("a part of its image is missing in the store")
+		case all == nil:
+			all = l
+		default:
+			all.putOver(l)
+		}
+	}
+	if all == nil {
+		return nil, fault.Unsupportedf("its image is not in the store")
+	}
+	return all, nil
 }
 
 // Unkeep undoes Keep. It is a no-op if nothing is kept.
@@ -54,8 +96,10 @@ func (s *Store) Unkeep(id string) error {
 func (s *Store) kept(path string) bool {
 	for _, id := range s.list("kept") {
 		data, err := os.ReadFile(s.path("kept", id))
-		if err == nil && s.path(strings.TrimSuffix(string(data), "\n")) == path {
-			return true
+		for name := range strings.Lines(string(data)) {
+			if err == nil && s.path(strings.TrimSuffix(name, "\n")) == path {
+				return true
+			}
 		}
 	}
 	return false

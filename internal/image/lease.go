@@ -46,6 +46,10 @@ type AcquireOptions struct {
 	// anywhere. If there is a proxy, that decides.
 	PublicOnly bool
 
+	// Owner is the namespace whose saved images may be used. "" is the owner of the machine, who may
+	// use all of them.
+	Owner string
+
 	// Mirrors maps the host of a registry, as in a full reference ("docker.io", "ghcr.io",
 	// "localhost:5000"), to base URLs that are tried before it, in this order:
 	// "https://mirror.example/prefix". "http://" means without TLS. Content that a mirror
@@ -79,6 +83,10 @@ type Lease struct {
 	root Rootfs
 	once sync.Once
 	fds  []int // open and locked; shared with nobody
+
+	// Of an image that was saved from a sandbox; see record.
+	saved, host bool
+	owner       string
 }
 
 // Rootfs returns the leased root file system. Don't change it.
@@ -104,6 +112,8 @@ func (l *Lease) Release() {
 //	docker-archive:FILE[:TAG]   what "docker save" writes
 //	oci:DIRECTORY[:TAG]         an OCI layout
 //	dir:DIRECTORY               a root file system, used in place
+//	saved:NAME                  an image that was saved from a sandbox of opt.Owner's namespace; the
+//	                            owner of the machine writes saved:NAMESPACE/NAME
 //
 // A name is resolved once: moving a tag later does not change the Lease. The error matches
 // sandpit.ErrNotFound if the image does not exist, sandpit.ErrUnavailable if the registry can't be
@@ -112,6 +122,28 @@ func (l *Lease) Release() {
 // nothing is left, except complete layers and the received part of one, from which the next try
 // resumes.
 func (s *Store) Acquire(ctx context.Context, ref string, opt AcquireOptions) (*Lease, error) {
+	l, err := s.acquire(ctx, ref, opt)
+	if err != nil || !l.host {
+		return l, err
+	}
+	// Saved over the host image, which is used as it is now.
+	host, err := s.acquireHost(ctx)
+	if err != nil {
+		l.Release()
+		return nil, err
+	}
+	l.putOver(host)
+	return l, nil
+}
+
+// putOver puts the layers of a lease over those of another one, which it takes over.
+func (l *Lease) putOver(under *Lease) {
+	l.fds = append(l.fds, under.fds...)
+	l.root.Layers = append(l.root.Layers, under.root.Layers...)
+	l.root.Binds = under.root.Binds
+}
+
+func (s *Store) acquire(ctx context.Context, ref string, opt AcquireOptions) (*Lease, error) {
 	if err := s.checkOwners(); err != nil {
 		return nil, err
 	}
@@ -135,12 +167,14 @@ func (s *Store) Acquire(ctx context.Context, ref string, opt AcquireOptions) (*L
 		return acquireDir(ref, rest)
 	case "oci-archive", "docker-archive", "oci":
 		return s.acquireFile(ctx, ref, kind, rest, want, opt)
+	case SavedScheme:
+		return s.acquireSaved(ref, opt.Owner)
 	case "sha256":
 		if !ValidDigest(ref) {
 			return nil, sandpit.WithHint(fault.Invalidf("using image %q: the digest is not sha256: and 64 lower-case hexadecimal digits", fault.Clip(ref)),
 				"give all of it, which 'sandpit images ls --format {{.Digest}}' prints")
 		}
-		if l, ok := s.open(rest, ref); ok {
+		if l, ok := s.openFor(opt.Owner, rest, ref); ok {
 			return l, nil
 		}
 		return nil, sandpit.WithHint(fault.NotFoundf("using image %q: it is not in the store", ref), "run 'sandpit images ls' to list stored images")
@@ -167,6 +201,16 @@ func (s *Store) open(hex, ref string) (*Lease, bool) {
 	return nil, false
 }
 
+// openFor is open for a namespace, which may not use what others have saved.
+func (s *Store) openFor(owner, hex, ref string) (*Lease, bool) {
+	l, ok := s.open(hex, ref)
+	if ok && l.saved && owner != "" && l.owner != owner {
+		l.Release()
+		return nil, false
+	}
+	return l, ok
+}
+
 // lease makes a lease of a record whose file is open and locked. It is not ok
 // when a layer is missing, which only somebody else can have removed.
 func (s *Store) lease(rec *record, fd int, ref string) (*Lease, bool) {
@@ -181,6 +225,8 @@ func (s *Store) lease(rec *record, fd int, ref string) (*Lease, bool) {
 	return &Lease{
 		fds:  []int{fd},
 		root: Rootfs{Reference: ref, Digest: rec.digest, Layers: dirs, Config: rec.config},
+
+		saved: rec.saved, host: rec.host, owner: rec.owner,
 	}, true
 }
 
@@ -194,7 +240,7 @@ func (s *Store) acquireNamed(ctx context.Context, text string, want platform, op
 	if opt.Pull != sandpit.PullAlways {
 		// A digest says all: it does not matter under which name it came here.
 		if ref.Digest != "" {
-			if l, ok := s.open(strings.TrimPrefix(ref.Digest, DigestPrefix), name); ok {
+			if l, ok := s.openFor(opt.Owner, strings.TrimPrefix(ref.Digest, DigestPrefix), name); ok {
 				return l, nil
 			}
 		}

@@ -23,13 +23,17 @@ type Summary struct {
 	Packed   int64     `json:"packed"`   // bytes as transferred
 	Unpacked int64     `json:"unpacked"` // bytes of its files
 	InUse    bool      `json:"inUse"`
+
+	// Saved is set for an image that was saved from a sandbox. Owner is the sandbox's namespace.
+	Saved bool   `json:"saved,omitempty"`
+	Owner string `json:"owner,omitempty"`
 }
 
 // summary describes a name and its image.
 func (s *Store) summary(e refEntry, rec *record) Summary {
 	sum := Summary{
 		FullName: e.name, Digest: rec.digest, Platform: rec.platform,
-		Created: rec.created, Stored: e.at, Packed: rec.size,
+		Created: rec.created, Stored: e.at, Packed: rec.size, Saved: rec.saved, Owner: rec.owner,
 	}
 	if e.name != "" {
 		sum.Name = familiar(e.name)

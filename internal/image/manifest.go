@@ -56,6 +56,8 @@ type document struct {
 	Config        *Descriptor  `json:"config,omitempty"`
 	Layers        []Descriptor `json:"layers,omitempty"`
 	Manifests     []Descriptor `json:"manifests,omitempty"`
+
+	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
 // DigestOf returns the digest of content: "sha256:…".

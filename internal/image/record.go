@@ -24,6 +24,13 @@ type record struct {
 	layers   []string // digests of the layers' tars (diff-ids), hexadecimal, lowest first, each once
 	blobs    []string // hexadecimal: the manifest, the config, the layers
 	config   Config
+
+	// Of an image that was saved from a sandbox: its namespace, the layers that were saved, and
+	// whether they lie over the host image.
+	saved bool
+	owner string
+	own   []string // diff-ids, hexadecimal; some of layers
+	host  bool
 }
 
 const recordHeader = "sandpit-image 1"
@@ -73,6 +80,12 @@ func (r *record) encode() []byte {
 	slices.Sort(keys)
 	for _, k := range keys {
 		line("label", k, c.Labels[k])
+	}
+	if r.saved {
+		line("saved", r.owner, strconv.FormatBool(r.host))
+		for _, l := range r.own {
+			line("own", l)
+		}
 	}
 	line("end")
 	return b
@@ -162,6 +175,12 @@ func decodeRecord(data []byte) (*record, error) {
 			c.Volumes = append(c.Volumes, first(v))
 		case "stop":
 			c.StopSignal = first(v)
+		case "saved":
+			if len(v) == 2 {
+				r.saved, r.owner, r.host = true, v[0], v[1] == "true"
+			}
+		case "own":
+			r.own = append(r.own, first(v))
 		case "label":
 			if len(v) == 2 {
 				if c.Labels == nil {

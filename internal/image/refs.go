@@ -120,6 +120,9 @@ func (s *Store) refs() []refEntry {
 
 // familiar shortens a stored name to what people type.
 func familiar(name string) string {
+	if strings.HasPrefix(name, SavedScheme+":") {
+		return name
+	}
 	if ref, err := ParseReference(name); err == nil {
 		return ref.Familiar()
 	}

@@ -240,6 +240,9 @@ func storedName(ref string) (string, error) {
 			return "", err
 		}
 		return f.name(), nil
+	case SavedScheme:
+		owner, name, _ := strings.Cut(rest, "/")
+		return savedName(owner, name)
 	}
 	r, err := ParseReference(ref)
 	if err != nil {
@@ -293,9 +296,10 @@ func (s *Store) prune(opt PruneOptions) Pruned {
 		}
 	}
 	paths, _ := filepath.Glob(s.path("images", "*"))
+	records := s.records()
 	for _, path := range paths {
 		hex := filepath.Base(path)
-		if len(names[hex]) > 0 && !opt.All {
+		if rec := records[hex]; len(names[hex]) > 0 && (!opt.All || rec != nil && rec.saved) {
 			continue
 		}
 		fd, ok := s.openUnused(path)

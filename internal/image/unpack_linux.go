@@ -47,11 +47,10 @@ import (
 //     user owns everything that is unpacked, and may read and write it.
 
 const (
-	maxName    = 255 // bytes of a component (NAME_MAX)
-	maxDepth   = 512 // components; also keeps recursive removal within its descriptors
-	maxLinks   = 40  // symbolic links on the way to a file, as in Linux
-	maxXattrs  = 64  // of one file
-	maxID      = 65534
+	maxName    = 255     // bytes of a component (NAME_MAX)
+	maxDepth   = 512     // components; also keeps recursive removal within its descriptors
+	maxLinks   = 40      // symbolic links on the way to a file, as in Linux
+	maxXattrs  = 64      // of one file
 	maxSeconds = 1 << 33 // the year 2242; more than that fits no file system's idea of time
 )
 
@@ -388,13 +387,6 @@ func (u *unpacker) attributes(fd int, hdr *tar.Header, mode uint32) error {
 		return &fs.PathError{Op: "chmod", Path: hdr.Name, Err: err}
 	}
 	return nil
-}
-
-func boundID(id int) int {
-	if id < 0 || id > maxID {
-		return maxID
-	}
-	return id
 }
 
 func (u *unpacker) xattrs(fd int, hdr *tar.Header) error {

@@ -70,6 +70,8 @@ func ParseImage(text string) (Image, error) {
 		}
 		i.kind, i.scheme, i.path = kindFile, scheme, rest
 		return i, nil
+	case scheme == image.SavedScheme:
+		return bad("saved images are allowed by saved-images")
 	case scheme == "sha256":
 		if rest != "*" && !image.ValidDigest(text) {
 			return bad("its digest is not 64 lower-case hexadecimal digits")
@@ -140,6 +142,9 @@ func (p *Policy) allowImage(name string) error {
 				return i.kind == kindFile && i.scheme == scheme && glob(i.path, rest)
 			})
 		}
+	case scheme == image.SavedScheme: // those of the caller's own namespace
+		_, err := p.AllowSaving()
+		return err
 	case scheme == "sha256":
 		allowed = p.anyImage(func(i *Image) bool { return i.kind == kindStored && glob(i.path, rest) })
 	default:

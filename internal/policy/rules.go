@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"math"
 	"path"
 	"path/filepath"
 	"slices"
@@ -54,6 +55,10 @@ type Rules struct {
 	// Previews is the longest time that a preview may last; 0: none may be made or used.
 	Previews time.Duration
 
+	// Saved bounds what a namespace saves as images, in bytes: layers and their files; 0: it may
+	// save none, and use none.
+	Saved int64
+
 	// CreateRate bounds the sandboxes that a namespace creates per second, with a burst of
 	// one second; 0: by capacity only.
 	CreateRate float64
@@ -93,6 +98,7 @@ func ServerDefault() Policy {
 			Traffic:   sandpit.EgressBounds{Connections: 2048, NewConnections: 1000},
 			Sandboxes: 1000,
 			Previews:  DefaultPreviews,
+			Saved:     DefaultSaved,
 		},
 	}
 }
@@ -268,6 +274,24 @@ const (
 	DefaultPreviews = 24 * time.Hour
 	MaxPreviews     = 7 * 24 * time.Hour
 )
+
+// Unlimited is the value of Rules.Saved without a bound.
+const Unlimited = math.MaxInt64
+
+// DefaultSaved bounds, in bytes, what a namespace saves as images under the built-in policy of servers.
+const DefaultSaved = 20 << 30
+
+// AllowSaving returns how many bytes a namespace may save as images. Errors match
+// sandpit.ErrForbidden.
+func (p *Policy) AllowSaving() (quota int64, err error) {
+	switch {
+	case p.Rules == nil:
+		return Unlimited, nil
+	case p.Rules.Saved == 0:
+		return 0, p.refuse("image", "saved-images", "ask the operator to allow saved-images in the policy", "saved images are not allowed")
+	}
+	return p.Rules.Saved, nil
+}
 
 // AllowPreview returns how long a preview lasts that is requested for the given time; 0: as long as
 // usual. Errors match sandpit.ErrInvalid or sandpit.ErrForbidden.

@@ -17,6 +17,9 @@ type jsonImage struct {
 	Packed   int64     `json:"packed"`           // bytes as transferred
 	Unpacked int64     `json:"unpacked"`         // bytes of its files
 	InUse    bool      `json:"in_use"`
+
+	Saved bool   `json:"saved,omitempty"` // from a sandbox
+	Owner string `json:"owner,omitempty"` // its namespace
 }
 
 func jsonOfImage(s image.Summary) jsonImage { return jsonImage(s) }

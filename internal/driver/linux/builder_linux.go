@@ -233,7 +233,7 @@ func (c *compiler) showBinds(trees []sysprog.Arg) {
 		}
 	}
 	for i, b := range c.plan.Root.Binds {
-		lower := "l0" + path.Clean("/"+b.Target) + ":" + bindName(i)
+		lower := "l" + strconv.Itoa(len(c.plan.Root.Layers)-1) + path.Clean("/"+b.Target) + ":" + bindName(i)
 		if dir := "o" + strconv.Itoa(i); over[dir] {
 			lower = dir + ":" + lower
 		}

@@ -16,6 +16,7 @@
 //	    sandboxes: 50              # at once, in a namespace
 //	    creates-per-second: 10
 //	    previews: 8h               # how long a preview may last; false: none
+//	    saved-images: 50g          # what a namespace saves as images; false: none
 //	    mounts: [/srv/data, "/srv/scratch:rw"]
 //	    write-paths: [/workspace, /tmp]
 //	    egress: [registries, "*.example.com:443"]  # what may be asked for; or public, all
@@ -26,7 +27,7 @@
 // replaces the inherited one; an empty list allows nothing. The maximum also bounds traffic:
 // connections, new-connections (per second), sent, received, and bandwidth (per second). The
 // values that take a bound away are idle: never, write-paths: [/], and unlimited for
-// creates-per-second, sent, received and bandwidth. A policy that is only a
+// saved-images, creates-per-second, sent, received and bandwidth. A policy that is only a
 // name is the same as what it starts from. Other names without a value are errors.
 package file
 

@@ -35,6 +35,7 @@ policies:
     sandboxes: 50
     creates-per-second: 2.5
     previews: 8h
+    saved-images: 3g
     mounts: [/srv/data, "/srv/scratch:rw", "/srv/x:ro"]
     write-paths:
       - /workspace
@@ -78,7 +79,7 @@ func TestParse(t *testing.T) {
 		Secrets:  []string{"*"},
 		Resolve:  []string{"public", "10.1.2.0/24"},
 		Traffic:  sandpit.EgressBounds{Connections: 99, NewConnections: 1000, Sent: 1 << 30},
-		OnExpiry: []sandpit.Expiry{sandpit.ExpiryStop, sandpit.ExpiryRemove}, Sandboxes: 50, CreateRate: 2.5, Previews: 8 * time.Hour,
+		OnExpiry: []sandpit.Expiry{sandpit.ExpiryStop, sandpit.ExpiryRemove}, Sandboxes: 50, CreateRate: 2.5, Previews: 8 * time.Hour, Saved: 3 << 30,
 	}, r); diff != "" {
 		t.Error(diff)
 	}
@@ -119,6 +120,7 @@ func TestMistakes(t *testing.T) {
 		"policies:\n  a: {maximum: {sent: much}}":                                  "f:2: policies.a.maximum.sent: ",
 		"policies:\n  a: {maximum: {connections: 0}}":                              "f:2: policies.a.maximum.connections: ",
 		"policies:\n  a: {defaults: {sent: 1m}}":                                   `f:2: policies.a.defaults: unknown field "sent"`,
+		"policies:\n  a: {saved-images: 0}":                                        "f:2: policies.a.saved-images: it must be a size",
 		"policies:\n  a:\n    secrets: {}":                                         "f:3: policies.a.secrets: it must be a list",
 		"policies:\n  a:\n    secrets: [a/b]":                                      `f:3: policies.a.secrets[0]: "a/b" is not the name of a secret`,
 		"policies:\n  a:\n    drivers: [vm]":                                       `unknown field "drivers"`,

@@ -100,6 +100,7 @@ func readPolicy(v yamldoc.Value, base policy.Policy) (policy.Policy, error) {
 		"maximum":            maximum(&p.Max, r),
 		"sandboxes":          yamldoc.Parse(&r.Sandboxes, yamldoc.Int(1, 1_000_000)),
 		"previews":           yamldoc.Parse(&r.Previews, parsePreviews),
+		"saved-images":       yamldoc.Parse(&r.Saved, parseSaved),
 		"creates-per-second": yamldoc.Parse(&r.CreateRate, parseRate),
 	})(v)
 	if err != nil {
@@ -202,6 +203,21 @@ func parsePreviews(text string) (time.Duration, error) {
 		return 0, errors.New("it must be true, false, or a time of at most " + notation.FormatDuration(policy.MaxPreviews))
 	}
 	return d, nil
+}
+
+// parseSaved reads how many bytes may be saved as images.
+func parseSaved(text string) (int64, error) {
+	switch text {
+	case "false":
+		return 0, nil
+	case unlimited:
+		return policy.Unlimited, nil
+	}
+	n, err := notation.ParseSize(text)
+	if err != nil || n <= 0 {
+		return 0, errors.New("it must be a size, " + unlimited + ", or false")
+	}
+	return n, nil
 }
 
 // writePaths reads a list of paths. The root directory alone means everywhere.

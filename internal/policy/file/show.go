@@ -22,6 +22,7 @@ type Document struct {
 	Sandboxes  int              `json:"sandboxes"`
 	CreateRate any              `json:"creates-per-second"` // a number, or "unlimited"
 	Previews   any              `json:"previews"`           // the longest time, or false
+	Saved      any              `json:"saved-images"`       // bytes, "unlimited", or false
 	Mounts     []string         `json:"mounts"`
 	Write      []string         `json:"write-paths"` // "/": everywhere
 	Egress     []string         `json:"egress"`      // rules and presets that may be asked for
@@ -58,7 +59,7 @@ type Limits struct {
 func Show(p policy.Policy) Document {
 	r := p.Rules
 	if r == nil {
-		r = &policy.Rules{Egress: []string{string(sandpit.EgressAll)}, Resolve: []string{"0.0.0.0/0", "::/0"}, Secrets: []string{"*"}, OnExpiry: []sandpit.Expiry{sandpit.ExpiryRemove, sandpit.ExpiryStop, sandpit.ExpiryPause}, Previews: policy.DefaultPreviews}
+		r = &policy.Rules{Egress: []string{string(sandpit.EgressAll)}, Resolve: []string{"0.0.0.0/0", "::/0"}, Secrets: []string{"*"}, OnExpiry: []sandpit.Expiry{sandpit.ExpiryRemove, sandpit.ExpiryStop, sandpit.ExpiryPause}, Previews: policy.DefaultPreviews, Saved: policy.Unlimited}
 	}
 	d := Document{
 		Unrestricted: p.Rules == nil,
@@ -68,13 +69,20 @@ func Show(p policy.Policy) Document {
 			Limits: limitsOf(p.Max), Connections: r.Traffic.Connections, NewConnections: r.Traffic.NewConnections,
 			Sent: orUnlimited(r.Traffic.Sent), Received: orUnlimited(r.Traffic.Received), Bandwidth: orUnlimited(r.Traffic.Bandwidth),
 		},
-		Sandboxes: r.Sandboxes, CreateRate: unlimited, Previews: false, Mounts: []string{}, Write: []string{everywhere},
+		Sandboxes: r.Sandboxes, CreateRate: unlimited, Previews: false, Saved: false, Mounts: []string{}, Write: []string{everywhere},
 	}
 	if r.CreateRate > 0 {
 		d.CreateRate = r.CreateRate
 	}
 	if r.Previews > 0 {
 		d.Previews = notation.FormatDuration(r.Previews)
+	}
+	switch r.Saved {
+	case 0:
+	case policy.Unlimited:
+		d.Saved = unlimited
+	default:
+		d.Saved = r.Saved
 	}
 	if d.Images == nil {
 		d.Images = []policy.Image{}

@@ -1,0 +1,327 @@
+package image
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/notation"
+)
+
+// A saved image is what a sandbox was made of, with one layer more: the files that it has changed. It
+// belongs to a namespace, whose name is part of its own. No other namespace finds it, neither by that
+// name nor by its digest, which holds a random number and so can't be guessed.
+//
+// The layer is stored as a tar that is not compressed: the sandbox stands still while it is written.
+//
+// What a namespace saves counts against its quota: the tar of each layer, and its files.
+
+// SavedScheme begins the references of saved images: "saved:NAME".
+const SavedScheme = "saved"
+
+// maxSaved bounds the saved images of a namespace.
+const maxSaved = 1000
+
+// annotationSaved makes each saved image unique.
+const annotationSaved = "dev.sandpit.saved"
+
+// savedName returns the name under which a saved image is kept. "" is the owner of images that were
+// saved without a server.
+func savedName(owner, name string) (string, error) {
+	if !notation.IsName(name) || owner != "" && !notation.IsName(owner) {
+		return "", sandpit.WithHint(fault.Invalidf("%q is not a valid name of a saved image", fault.Clip(name)), "write saved:NAME; "+notation.NameHint)
+	}
+	return SavedScheme + ":" + owner + "/" + name, nil
+}
+
+// storedSaved returns the stored name that a reference means for an owner.
+func storedSaved(ref, owner string) (string, error) {
+	rest := strings.TrimPrefix(ref, SavedScheme+":")
+	if of, name, ok := strings.Cut(rest, "/"); ok && owner == "" {
+		return savedName(of, name)
+	}
+	return savedName(owner, rest)
+}
+
+// acquireSaved leases a saved image.
+func (s *Store) acquireSaved(ref, owner string) (*Lease, error) {
+	name, err := storedSaved(ref, owner)
+	if err != nil {
+		return nil, err
+	}
+	if e, ok := s.readRef(name, DefaultPlatform()); ok {
+		if l, ok := s.open(e.image, ref); ok {
+			return l, nil
+		}
+	}
+	return nil, sandpit.WithHint(fault.NotFoundf("no image was saved as %q", fault.Clip(ref)), "run 'sandpit images ls' to list stored images, or 'sandpit images commit' to save one")
+}
+
+// SaveOptions say what is saved.
+type SaveOptions struct {
+	// Owner is the namespace of the image and Name its name there, as of a sandbox. An image that
+	// has the name loses it, and is removed once nobody uses it.
+	Owner, Name string
+
+	// Quota bounds all that the namespace has saved, in bytes.
+	Quota int64
+
+	// Bytes bounds the changed files; 0: as Limits does.
+	Bytes int64
+
+	// Configure changes the configuration that the image inherits from what it was made of.
+	Configure func(*Config)
+
+	// Read is called when the files have been read: the sandbox may go on.
+	Read func()
+
+	// Moves as in AcquireOptions.
+	Moves func()
+}
+
+// Save saves what a sandbox has changed as an image of the store: a layer over what it was made of.
+// The error matches sandpit.ErrQuota if the namespace would have more than its quota, and
+// sandpit.ErrInvalid if a layer can't have the files. After an error, or if the process is killed,
+// nothing is left but unfinished files that the next pull or prune removes.
+func (s *Store) Save(ctx context.Context, base *Lease, tree Tree, opt SaveOptions) (sum Summary, left []string, err error) {
+	name, err := savedName(opt.Owner, opt.Name)
+	if err != nil {
+		return Summary{}, nil, err
+	}
+	ctx = fault.WithMoves(ctx, opt.Moves)
+	owner := sha256.Sum256([]byte(opt.Owner))
+	// One at a time in a namespace: what it has is what it had, until this is done.
+	err = s.withLock(ctx, "save-"+hex.EncodeToString(owner[:]), func() (err error) {
+		sum, left, err = s.save(ctx, base, tree, name, opt)
+		return err
+	})
+	return sum, left, err
+}
+
+func (s *Store) save(ctx context.Context, base *Lease, tree Tree, name string, opt SaveOptions) (Summary, []string, error) {
+	used, count := s.savedBy(opt.Owner)
+	_, replaces := s.readRef(name, DefaultPlatform())
+	if count >= maxSaved && !replaces {
+		return Summary{}, nil, sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "the namespace has %d saved images, which is the maximum", count), "remove some of them")
+	}
+	room := (opt.Quota - used) / 2 // for the tar, and for its files
+	src, err := s.savedOver(base, opt)
+	if err != nil {
+		return Summary{}, nil, err
+	}
+	lim := s.opt.Limits
+	if opt.Bytes > 0 {
+		lim.LayerBytes = min(lim.LayerBytes, opt.Bytes)
+	}
+	tmp, err := s.tempFile()
+	if err != nil {
+		return Summary{}, nil, err
+	}
+	defer tmp.discard()
+	sum := sha256.New()
+	a, err := packChanges(ctx, &quotaWriter{w: io.MultiWriter(tmp, sum), left: room, opt: &opt, used: used}, tree, base.root.Layers, lim)
+	if opt.Read != nil {
+		opt.Read()
+	}
+	if err != nil {
+		return Summary{}, nil, s.diskError(err)
+	}
+	if err := src.add(tmp.File, hex.EncodeToString(sum.Sum(nil))); err != nil {
+		return Summary{}, nil, err
+	}
+	want, err := parsePlatform("")
+	if err != nil {
+		return Summary{}, nil, err
+	}
+	rec, fd, err := s.ingest(ctx, src, want, true, nil)
+	if err != nil {
+		return Summary{}, nil, err
+	}
+	defer closeFD(fd)
+	e := refEntry{name: name, platform: DefaultPlatform(), image: rec.hex(), at: time.Now()}
+	old, replaces := s.readRef(name, e.platform)
+	if err := s.writeRef(e); err != nil {
+		return Summary{}, nil, err
+	}
+	named := func(e refEntry) bool { return e.image == old.image }
+	if replaces && !slices.ContainsFunc(s.refs(), named) {
+		_, _ = s.Remove(ctx, DigestPrefix+old.image) // one that is in use goes with the next prune
+	}
+	out := s.summary(e, rec)
+	out.Name, out.InUse = SavedScheme+":"+opt.Name, false
+	notes := a.notes
+	if a.left > int64(len(notes)) {
+		notes = append(notes, fmt.Sprintf("and %d more", a.left-int64(len(notes))))
+	}
+	return out, notes, nil
+}
+
+// savedBy returns the bytes that a namespace has saved, and the number of its images.
+func (s *Store) savedBy(owner string) (used int64, images int) {
+	seen := map[string]bool{}
+	for _, rec := range s.records() {
+		if !rec.saved || rec.owner != owner {
+			continue
+		}
+		images++
+		for _, l := range rec.own {
+			if seen[l] {
+				continue
+			}
+			seen[l] = true
+			used += s.readAbout(l).bytes
+			if info, err := os.Lstat(s.blobPath(l)); err == nil { // its tar is not compressed
+				used += info.Size()
+			}
+		}
+	}
+	return used, images
+}
+
+// RemoveSaved removes an image that a namespace has saved, by its name or digest.
+func (s *Store) RemoveSaved(ctx context.Context, ref, owner string) (Removed, error) {
+	if ValidDigest(ref) {
+		rec := s.records()[strings.TrimPrefix(ref, DigestPrefix)]
+		if rec == nil || !rec.saved || rec.owner != owner {
+			return Removed{}, fault.NotFoundf("removing image %q: it is not in the store", fault.Clip(ref))
+		}
+		return s.Remove(ctx, ref)
+	}
+	name, err := storedSaved(ref, owner)
+	if err != nil {
+		return Removed{}, err
+	}
+	out, err := s.Remove(ctx, name)
+	if errors.Is(err, sandpit.ErrNotFound) {
+		err = fault.NotFoundf("no image was saved as %q", fault.Clip(ref))
+	}
+	return out, err
+}
+
+// quotaWriter refuses more than a namespace may still save.
+type quotaWriter struct {
+	w    io.Writer
+	left int64
+	used int64
+	opt  *SaveOptions
+}
+
+func (q *quotaWriter) Write(p []byte) (int, error) {
+	if q.left -= int64(len(p)); q.left < 0 {
+		return 0, sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "the namespace may save %s in all, as layers and unpacked, and has saved %s", notation.FormatSize(q.opt.Quota), notation.FormatSize(q.used)),
+			"remove saved images, or files of the sandbox")
+	}
+	return q.w.Write(p)
+}
+
+// A savedSource is an image with one layer more than another of the store.
+type savedSource struct {
+	layerSource
+	cfg   jsonConfig
+	doc   document
+	owner string
+	own   []string
+	host  bool
+}
+
+// savedOver begins an image over what a sandbox was made of.
+func (s *Store) savedOver(base *Lease, opt SaveOptions) (*savedSource, error) {
+	src := &savedSource{owner: opt.Owner, doc: document{SchemaVersion: 2, MediaType: typeOCIManifest, Annotations: map[string]string{annotationSaved: rand.Text()}}}
+	config := base.root.Config
+	if base.root.Digest != "" {
+		rec := s.records()[strings.TrimPrefix(base.root.Digest, DigestPrefix)]
+		if rec == nil {
+			return nil, fault.NotFoundf("the sandbox's image is missing in the store")
+		}
+		data, err := s.readBlob(rec.hex(), MaxManifest)
+		if err != nil {
+			return nil, s.missing(err)
+		}
+		below, err := parseDocument(data, "")
+		if err != nil {
+			return nil, err
+		}
+		if data, err = s.readBlob(below.Config.hex(), maxConfig); err != nil {
+			return nil, s.missing(err)
+		}
+		if err := json.Unmarshal(data, &src.cfg); err != nil {
+			return nil, fault.Invalidf("reading image config: %w", err)
+		}
+		src.doc.Layers, src.own, src.host, config = below.Layers, slices.Clone(rec.own), rec.host, rec.config
+		for i := range src.doc.Layers { // of a manifest in Docker's form
+			switch t := &src.doc.Layers[i].MediaType; {
+			case !strings.HasPrefix(*t, "application/vnd.docker."):
+			case strings.HasSuffix(*t, "gzip"):
+				*t = typeOCILayerGzip
+			default:
+				*t = typeOCILayerTar
+			}
+		}
+	} else {
+		if base.root.Reference != "host" {
+			return nil, sandpit.WithHint(fault.Unsupportedf("the sandbox's image is a directory that is used in place"), "import the directory with 'sandpit images import' and use that image")
+		}
+		want, err := parsePlatform("")
+		if err != nil {
+			return nil, err
+		}
+		src.host, src.cfg.Architecture, src.cfg.OS, src.cfg.Variant, src.cfg.RootFS.Type = true, want.arch, want.os, want.variant, "layers"
+	}
+	if len(src.doc.Layers) >= maxLayers {
+		return nil, fault.Unsupportedf("the sandbox's image has %d layers, which is the maximum", maxLayers)
+	}
+	config.Labels = maps.Clone(config.Labels)
+	if opt.Configure != nil {
+		opt.Configure(&config)
+	}
+	c := &src.cfg.Config
+	c.User, c.Env, c.Entrypoint, c.Cmd, c.WorkingDir, c.Labels, c.StopSignal = config.User, config.Env, config.Entrypoint, config.Cmd, config.WorkingDir, config.Labels, config.StopSignal
+	src.cfg.Created = time.Now().UTC().Format(time.RFC3339Nano)
+	return src, nil
+}
+
+// add adds the layer, and makes config and manifest. The digest of a tar that is not compressed is
+// also its diff-id.
+func (l *savedSource) add(tar *os.File, digest string) error {
+	size, err := tar.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return err
+	}
+	l.layer, l.own = tar, append(l.own, digest)
+	l.cfg.RootFS.DiffIDs = append(l.cfg.RootFS.DiffIDs, DigestPrefix+digest)
+	l.doc.Layers = append(l.doc.Layers, Descriptor{MediaType: typeOCILayerTar, Digest: DigestPrefix + digest, Size: size})
+	if l.config, err = json.Marshal(l.cfg); err != nil {
+		return err
+	}
+	if _, err := parseConfig(l.config); err != nil { // also what the caller has asked for
+		return err
+	}
+	l.doc.Config = &Descriptor{MediaType: typeOCIConfig, Digest: DigestOf(l.config), Size: int64(len(l.config))}
+	l.manifest, err = json.Marshal(l.doc)
+	return err
+}
+
+// Blob opens the layer or the config. The layers below are in the store.
+func (l *savedSource) Blob(ctx context.Context, d Descriptor, offset int64) (io.ReadCloser, int64, error) {
+	if d.Digest != DigestOf(l.config) && d.Digest != DigestPrefix+l.own[len(l.own)-1] {
+		return nil, 0, fault.NotFoundf("a layer of the sandbox's image is missing in the store")
+	}
+	return l.layerSource.Blob(ctx, d, offset)
+}
+
+// mark completes the record of the image.
+func (l *savedSource) mark(rec *record) {
+	rec.saved, rec.owner, rec.own, rec.host = true, l.owner, l.own, l.host
+}

@@ -1,0 +1,333 @@
+package image_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
+)
+
+// changedRoot is an overlay over the layers of an image, as a sandbox has one.
+type changedRoot struct {
+	t     *testing.T
+	dir   string
+	lease *image.Lease
+	omit  []string
+}
+
+// overImage mounts one in a tmpfs of its own.
+func overImage(t *testing.T, l *image.Lease) *changedRoot {
+	t.Helper()
+	top := t.TempDir()
+	testkit.Tmpfs(t, top, 0, "size=64m,mode=0755")
+	for _, d := range []string{"root", "upper", "work"} {
+		if err := os.Mkdir(filepath.Join(top, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := filepath.Join(top, "root")
+	opts := fmt.Sprintf("lowerdir=%s,upperdir=%s/upper,workdir=%s/work,userxattr", strings.Join(l.Rootfs().Layers, ":"), top, top)
+	if err := syscall.Mount("overlay", dir, "overlay", 0, opts); err != nil {
+		testkit.Need(t, "overlays with marks of users", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return &changedRoot{t: t, dir: dir, lease: l}
+}
+
+// script changes it.
+func (c *changedRoot) script(text string) {
+	c.t.Helper()
+	if out, err := exec.CommandContext(c.t.Context(), "sh", "-ec", "cd '"+c.dir+"'\n"+text).CombinedOutput(); err != nil {
+		c.t.Fatalf("%v: %s", err, out)
+	}
+}
+
+// save saves it with the ids that it has.
+func (c *changedRoot) save(s *image.Store, opt image.SaveOptions) (image.Summary, []string, error) {
+	c.t.Helper()
+	root, err := os.OpenFile(c.dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer root.Close()
+	if opt.Quota == 0 {
+		opt.Quota = math.MaxInt64
+	}
+	same := image.ParseIDMap("         0          0 4294967295\n")
+	return s.Save(c.t.Context(), c.lease, image.Tree{Root: root, UIDs: same, GIDs: same, Omit: c.omit}, opt)
+}
+
+func (c *changedRoot) mustSave(s *image.Store, opt image.SaveOptions) (image.Summary, []string) {
+	c.t.Helper()
+	sum, left, err := c.save(s, opt)
+	if err != nil {
+		c.t.Fatalf("%v (hint: %s)", err, sandpit.Hint(err))
+	}
+	return sum, left
+}
+
+// looks describes all files of a tree, except those of some names.
+func looks(t *testing.T, dir string, without ...string) map[string]string {
+	t.Helper()
+	all, inodes := map[string]string{}, map[uint64]string{}
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := strings.TrimPrefix(p, dir)
+		if slices.Contains(without, name) {
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		var st syscall.Stat_t
+		if err := syscall.Lstat(p, &st); err != nil {
+			return err
+		}
+		text := fmt.Sprintf("%o %d:%d", st.Mode, st.Uid, st.Gid)
+		if !d.IsDir() { // the times of directories on the way to a change are those of the change
+			text += fmt.Sprint(" ", st.Mtim.Sec)
+		}
+		switch d.Type() {
+		case fs.ModeSymlink:
+			to, err := os.Readlink(p)
+			if err != nil {
+				return err
+			}
+			text += " -> " + to
+		case 0:
+			data, err := os.ReadFile(p)
+			if err != nil {
+				return err
+			}
+			text += fmt.Sprintf(" %.40q %d", data, len(data))
+			if st.Nlink > 1 {
+				if inodes[st.Ino] == "" {
+					inodes[st.Ino] = name
+				}
+				text += " = " + inodes[st.Ino]
+			}
+			value := make([]byte, 100)
+			if n, err := unix.Getxattr(p, "user.x", value); err == nil {
+				text += " x=" + string(value[:n])
+			}
+		}
+		all[name] = text
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	delete(all, "")
+	return all
+}
+
+// baseImage imports an image of two layers: a directory, and what changes it.
+func baseImage(t *testing.T, s *image.Store) *image.Lease {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"same/deep/file", "gone/a", "gone/b/c", "part/a", "part/b", "turned/file", "file", "attr/x", "linked/x", "moved/x"} {
+		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Import(t.Context(), "dir:"+dir, "base:1", image.ImportOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return mustAcquire(t, s, "base:1", image.AcquireOptions{})
+}
+
+// What a sandbox sees is what sandboxes of the saved image see, whatever was done to the files.
+func TestSaveKeepsEveryChange(t *testing.T) {
+	testkit.NeedRoot(t, "to mount an overlay")
+	s := newStore(t, nil)
+	c := overImage(t, baseImage(t, s))
+	before := looks(t, c.dir)
+	c.script(`
+		rm -r gone; rm part/a; echo new > part/new
+		rm -r turned; echo now a file > turned
+		rm file; mkdir -p file/is/a; echo d > file/is/a/dir
+		chmod 0700 attr; chown 7:8 attr/x
+		echo l > linked/n; ln linked/n linked/y; ln linked/n "linked/z
+		z"
+		mv moved/x moved/y
+		rm -r same/deep; mkdir same/deep; echo other > same/deep/other
+		ln -s ../../../../etc/passwd out; ln -s / slash
+		mkdir -m 1777 sticky; echo s > setuid; chmod 6755 setuid
+		truncate -s 100000 sparse
+		touch -d @1 old; printf 'x' > "$(printf 'bad\377name')"
+		touch -r part/b stamp; echo part/x > part/b; touch -r stamp part/b`)
+	if err := unix.Setxattr(filepath.Join(c.dir, "old"), "user.x", []byte("y"), 0); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+		t.Fatal(err)
+	}
+	want := looks(t, c.dir)
+	if cmp.Equal(before, want) {
+		t.Fatal("nothing was changed")
+	}
+	sum, left := c.mustSave(s, image.SaveOptions{Owner: "team", Name: "app"})
+	if len(left) > 0 || sum.Name != "saved:app" || !sum.Saved || sum.Owner != "team" {
+		t.Errorf("got %+v, %q", sum, left)
+	}
+	next := overImage(t, mustAcquire(t, s, "saved:app", image.AcquireOptions{Owner: "team"}))
+	if diff := cmp.Diff(want, looks(t, next.dir)); diff != "" {
+		t.Error(diff)
+	}
+	// Nothing changed is an empty layer. A change that only the second layer hides is one of that.
+	next.mustSave(s, image.SaveOptions{Owner: "team", Name: "same"})
+	last := mustAcquire(t, s, "saved:same", image.AcquireOptions{Owner: "team"})
+	if names, err := os.ReadDir(last.Rootfs().Layers[0]); err != nil || len(names) > 0 {
+		t.Errorf("an unchanged root has a layer of %v, %v", names, err)
+	}
+	third := overImage(t, last)
+	third.script(`rm -r part out; echo a > file/is/b`)
+	want = looks(t, third.dir)
+	third.mustSave(s, image.SaveOptions{Owner: "team", Name: "same"})
+	if diff := cmp.Diff(want, looks(t, overImage(t, mustAcquire(t, s, "saved:same", image.AcquireOptions{Owner: "team"})).dir)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Trees that mean harm are packed without what a layer can't have, or refused. Nothing outside of the
+// root is read.
+func TestSaveHostileTrees(t *testing.T) {
+	testkit.NeedRoot(t, "to mount an overlay")
+	s := newStore(t, nil)
+	base := baseImage(t, s)
+	c := overImage(t, base)
+	c.omit = []string{"/secret", "/part/b"}
+	c.script(`
+		mkfifo pipe; mknod device c 1 3; mknod white c 0 0 || true
+		echo x > .wh.file; mkdir -p .wh..wh.plnk/x; mkdir wh; touch wh/.wh..wh..opq
+		ln -s /etc etc; ln -s . loop
+		mkdir secret secrets mnt; echo s > secret/a; echo mine > secrets/a; echo s > part/b`)
+	listener, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(listener)
+	if err := unix.Bind(listener, &unix.SockaddrUnix{Name: filepath.Join(c.dir, "s")}); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Tmpfs(t, filepath.Join(c.dir, "mnt"), 0, "size=1m")
+	c.script(`echo mounted > mnt/file`)
+	_, left := c.mustSave(s, image.SaveOptions{Name: "app"})
+	said := strings.Join(left, "\n")
+	for _, want := range []string{`"pipe": a FIFO`, `"device": a device`, `"s": a socket`, `".wh.file": it has`, `".wh..wh.plnk": it has`, `"wh/.wh..wh..opq": it has`} {
+		if !strings.Contains(said, want) {
+			t.Errorf("%s is not in %s", want, said)
+		}
+	}
+	got := slices.Sorted(maps.Keys(looks(t, mustAcquire(t, s, "saved:app", image.AcquireOptions{}).Rootfs().Layers[0])))
+	if diff := cmp.Diff([]string{"/etc", "/loop", "/secrets", "/secrets/a", "/wh"}, got); diff != "" {
+		t.Error(diff)
+	}
+
+	for name, script := range map[string]string{
+		"holes":           `truncate -s 1000000000000 huge`,
+		"many holes":      `for i in 1 2 3; do truncate -s 400000 h$i; done`,
+		"depth":           `d=.; for i in $(seq 600); do d=$d/d; done; mkdir -p $d`,
+		"a long whiteout": `rm part/*`,
+	} {
+		c := overImage(t, base)
+		if name == "a long whiteout" {
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, strings.Repeat("n", 254)), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Import(t.Context(), "dir:"+dir, "long:1", image.ImportOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			c, script = overImage(t, mustAcquire(t, s, "long:1", image.AcquireOptions{})), "rm n*"
+		}
+		c.script(script)
+		_, _, err := c.save(s, image.SaveOptions{Name: "bad", Bytes: 1 << 20})
+		wantError(t, err, sandpit.ErrInvalid, false)
+	}
+	if _, err := s.Acquire(t.Context(), "saved:bad", image.AcquireOptions{}); !errors.Is(err, sandpit.ErrNotFound) {
+		t.Errorf("what was refused is there: %v", err)
+	}
+	if entries, err := os.ReadDir(filepath.Join(s.Dir(), "tmp")); err != nil || len(entries) > 0 {
+		t.Errorf("left: %v, %v", entries, err)
+	}
+}
+
+// A saved image is found, listed and removed by its namespace only, and a namespace saves no more than
+// its quota.
+func TestSavedImagesBelongToANamespace(t *testing.T) {
+	testkit.NeedRoot(t, "to mount an overlay")
+	s := newStore(t, nil)
+	c := overImage(t, baseImage(t, s))
+	c.script(`head -c 100000 /dev/urandom > mine`)
+	mine, _ := c.mustSave(s, image.SaveOptions{Owner: "mine", Name: "app", Quota: 300_000})
+	again, _ := c.mustSave(s, image.SaveOptions{Owner: "other", Name: "app", Quota: 300_000})
+	if mine.Digest == again.Digest {
+		t.Error("a digest can be guessed")
+	}
+	for _, ref := range []string{mine.Digest, "base@" + mine.Digest, "saved:mine/app", "saved:none", "saved:", "saved:../app", "saved:app@" + mine.Digest} {
+		if _, err := s.Acquire(t.Context(), ref, image.AcquireOptions{Owner: "other", Pull: sandpit.PullNever}); !errors.Is(err, sandpit.ErrNotFound) && !errors.Is(err, sandpit.ErrInvalid) {
+			t.Errorf("%s: got %v", ref, err)
+		}
+	}
+	for owner, ref := range map[string]string{"mine": mine.Digest, "": "saved:mine/app"} {
+		mustAcquire(t, s, ref, image.AcquireOptions{Owner: owner}).Release()
+	}
+	// The layer of 100 KB is charged twice.
+	_, _, err := c.save(s, image.SaveOptions{Owner: "mine", Name: "two", Quota: 300_000})
+	wantError(t, err, sandpit.ErrQuota, true)
+	c.mustSave(s, image.SaveOptions{Owner: "mine", Name: "two", Quota: 450_000}) // the same layer is stored once
+	for _, ref := range []string{"saved:app", mine.Digest} {
+		if _, err := s.RemoveSaved(t.Context(), ref, "third"); !errors.Is(err, sandpit.ErrNotFound) {
+			t.Errorf("%s: got %v", ref, err)
+		}
+	}
+	if _, err := s.Prune(t.Context(), image.PruneOptions{All: true}); err != nil {
+		t.Fatal(err)
+	}
+	list, err := s.List(t.Context())
+	if err != nil || len(list) != 4 {
+		t.Errorf("got %+v, %v", list, err)
+	}
+	// It is exported with what lies below it, and is the same elsewhere.
+	var archive bytes.Buffer
+	if err := s.Export(t.Context(), "saved:mine/app", &archive); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "app.tar")
+	if err := os.WriteFile(file, archive.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := mustAcquire(t, newStore(t, nil), "oci-archive:"+file, image.AcquireOptions{}).Rootfs()
+	if elsewhere.Digest != mine.Digest || len(elsewhere.Layers) != 2 {
+		t.Errorf("got %+v", elsewhere)
+	}
+	for _, name := range []string{"app", "two"} {
+		if _, err := s.RemoveSaved(t.Context(), "saved:"+name, "mine"); err != nil {
+			t.Error(err)
+		}
+	}
+	mustAcquire(t, s, "saved:app", image.AcquireOptions{Owner: "other"})
+}
