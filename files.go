@@ -13,12 +13,19 @@ import (
 //
 // Paths are absolute paths inside the sandbox, or relative to its WorkDir. They may
 // contain any byte except NUL. Operations have the permissions of the sandbox's
-// user, and obey Spec.Write.
+// user, unless As names another, and obey Spec.Write.
 //
 // Errors have the type *fs.PathError and match fs.ErrNotExist, fs.ErrExist or
 // fs.ErrPermission, or ErrIsDirectory, ErrNotDirectory, ErrNotEmpty, ErrNoSpace
 // or ErrInvalid of this package.
 type Files interface {
+	// As returns the same files, used with the rights of another user, in the form of
+	// Spec.User: what it creates belongs to that user, and relative paths begin in that
+	// user's home directory if the sandbox has no WorkDir. With "" it is the sandbox's
+	// user. Operations as a user that the sandbox does not have return ErrInvalid or
+	// ErrUnsupported.
+	As(user string) Files
+
 	// Stat describes a file. Stat follows symbolic links; Lstat does not.
 	Stat(ctx context.Context, path string) (FileInfo, error)
 	Lstat(ctx context.Context, path string) (FileInfo, error)

@@ -19,12 +19,30 @@ import (
 )
 
 // Files returns the file system of the sandbox. See sandpit.Files.
-func (s *sandbox) Files() sandpit.Files { return files{s} }
+func (s *sandbox) Files() sandpit.Files { return files{sb: s} }
 
 // files is the file system of a sandbox of a server.
-type files struct{ sb *sandbox }
+type files struct {
+	sb   *sandbox
+	user string // whose rights are used; empty: those of the sandbox's
+}
 
 var _ sandpit.Files = files{}
+
+// As returns the file system with the rights of another user.
+func (f files) As(user string) sandpit.Files { return files{f.sb, user} }
+
+// query returns the query of a request, of names and values, with the user.
+func (f files) query(pairs ...string) url.Values {
+	q := url.Values{}
+	for i := 0; i < len(pairs); i += 2 {
+		q.Set(pairs[i], pairs[i+1])
+	}
+	if f.user != "" {
+		q.Set("user", f.user)
+	}
+	return q
+}
 
 // call makes a request about a path.
 func (f files) call(ctx context.Context, op, path, method, what string, query url.Values, out any) error {
@@ -62,7 +80,7 @@ func (f files) Lstat(ctx context.Context, path string) (sandpit.FileInfo, error)
 
 func (f files) stat(ctx context.Context, op, path string, follow bool) (sandpit.FileInfo, error) {
 	var v v1.FileInfo
-	query := url.Values{"path": {path}, "follow": {strconv.FormatBool(follow)}}
+	query := f.query("path", path, "follow", strconv.FormatBool(follow))
 	if err := f.call(ctx, op, path, http.MethodGet, "/stat", query, &v); err != nil {
 		return sandpit.FileInfo{}, err
 	}
@@ -78,7 +96,7 @@ func (f files) ReadDir(ctx context.Context, path, after string, limit int) ([]sa
 	if limit < 0 {
 		return nil, false, pathError("readdir", path, fmt.Errorf("%w: a negative limit", sandpit.ErrInvalid))
 	}
-	return f.list(ctx, "readdir", path, "/list", url.Values{"path": {path}}, after, limit)
+	return f.list(ctx, "readdir", path, "/list", f.query("path", path), after, limit)
 }
 
 // Bounds of ReadDir and Find, and of a page of the server.
@@ -123,7 +141,7 @@ func (f files) Open(ctx context.Context, path string, offset, length int64) (io.
 	if err := f.sb.open(); err != nil {
 		return nil, pathError("open", path, err)
 	}
-	r := request{method: http.MethodGet, path: f.sb.path + "/files", query: url.Values{"path": {path}}, accept: "*/*"}
+	r := request{method: http.MethodGet, path: f.sb.path + "/files", query: f.query("path", path), accept: "*/*"}
 	switch {
 	case length == -1 && offset == 0:
 	case length == -1 || length > math.MaxInt64-offset:
@@ -227,7 +245,7 @@ func (r *reader) Close() error {
 
 // Write creates or replaces a file.
 func (f files) Write(ctx context.Context, path string, r io.Reader, opt sandpit.WriteOptions) (int64, error) {
-	query := url.Values{"path": {path}}
+	query := f.query("path", path)
 	if opt.Mode != 0 {
 		query.Set("mode", v1.ModeText(opt.Mode))
 	}
@@ -248,7 +266,7 @@ func (f files) Write(ctx context.Context, path string, r io.Reader, opt sandpit.
 
 // Mkdir creates a directory.
 func (f files) Mkdir(ctx context.Context, path string, mode fs.FileMode, parents bool) error {
-	query := url.Values{"path": {path}, "mode": {v1.ModeText(mode)}}
+	query := f.query("path", path, "mode", v1.ModeText(mode))
 	if parents {
 		query.Set("parents", "true")
 	}
@@ -257,7 +275,7 @@ func (f files) Mkdir(ctx context.Context, path string, mode fs.FileMode, parents
 
 // Remove removes a file, a link or a directory.
 func (f files) Remove(ctx context.Context, path string, recursive bool) error {
-	query := url.Values{"path": {path}}
+	query := f.query("path", path)
 	if recursive {
 		query.Set("recursive", "true")
 	}
@@ -266,18 +284,18 @@ func (f files) Remove(ctx context.Context, path string, recursive bool) error {
 
 // Rename renames a file.
 func (f files) Rename(ctx context.Context, oldpath, newpath string) error {
-	return f.call(ctx, "rename", oldpath, http.MethodPost, "/rename", url.Values{"from": {oldpath}, "to": {newpath}}, nil)
+	return f.call(ctx, "rename", oldpath, http.MethodPost, "/rename", f.query("from", oldpath, "to", newpath), nil)
 }
 
 // Symlink creates a symbolic link.
 func (f files) Symlink(ctx context.Context, target, path string) error {
-	return f.call(ctx, "symlink", path, http.MethodPost, "/symlink", url.Values{"target": {target}, "path": {path}}, nil)
+	return f.call(ctx, "symlink", path, http.MethodPost, "/symlink", f.query("target", target, "path", path), nil)
 }
 
 // Readlink returns the target of a symbolic link.
 func (f files) Readlink(ctx context.Context, path string) (string, error) {
 	var v v1.Link
-	if err := f.call(ctx, "readlink", path, http.MethodGet, "/readlink", url.Values{"path": {path}}, &v); err != nil {
+	if err := f.call(ctx, "readlink", path, http.MethodGet, "/readlink", f.query("path", path), &v); err != nil {
 		return "", err
 	}
 	target, err := v.Sandpit()
@@ -289,5 +307,5 @@ func (f files) Readlink(ctx context.Context, path string) (string, error) {
 
 // Chmod changes permission bits.
 func (f files) Chmod(ctx context.Context, path string, mode fs.FileMode) error {
-	return f.call(ctx, "chmod", path, http.MethodPost, "/chmod", url.Values{"path": {path}, "mode": {v1.ModeText(mode)}}, nil)
+	return f.call(ctx, "chmod", path, http.MethodPost, "/chmod", f.query("path", path, "mode", v1.ModeText(mode)), nil)
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"iter"
 	"net/http"
-	"net/url"
 	"strconv"
 
 	"github.com/sandpit-dev/sandpit"
@@ -16,7 +15,7 @@ import (
 
 // Copy copies a file, a link or a directory.
 func (f files) Copy(ctx context.Context, from, to string, recursive bool) error {
-	query := url.Values{"from": {from}, "to": {to}}
+	query := f.query("from", from, "to", to)
 	if recursive {
 		query.Set("recursive", "true")
 	}
@@ -25,7 +24,7 @@ func (f files) Copy(ctx context.Context, from, to string, recursive bool) error 
 
 // Find lists the files below a directory.
 func (f files) Find(ctx context.Context, root string, q sandpit.FindQuery) ([]sandpit.FileInfo, bool, error) {
-	query := url.Values{"path": {root}}
+	query := f.query("path", root)
 	if q.Glob != "" {
 		query.Set("glob", q.Glob)
 	}
@@ -45,7 +44,7 @@ func (f files) Grep(ctx context.Context, root string, q sandpit.GrepQuery) (sand
 		return sandpit.GrepResult{}, pathError("grep", root, err)
 	}
 	var v v1.GrepResult
-	if err := f.work(ctx, "grep", root, request{method: http.MethodPost, path: "/grep", query: url.Values{"path": {root}}, body: body}, &v); err != nil {
+	if err := f.work(ctx, "grep", root, request{method: http.MethodPost, path: "/grep", query: f.query("path", root), body: body}, &v); err != nil {
 		return sandpit.GrepResult{}, err
 	}
 	return sandpit.GrepResult(v), nil
@@ -62,7 +61,7 @@ func (f files) Edit(ctx context.Context, path string, edits []sandpit.Edit) erro
 	if err != nil {
 		return pathError("edit", path, err)
 	}
-	return f.work(ctx, "edit", path, request{method: http.MethodPost, path: "/edit", query: url.Values{"path": {path}}, body: body}, nil)
+	return f.work(ctx, "edit", path, request{method: http.MethodPost, path: "/edit", query: f.query("path", path), body: body}, nil)
 }
 
 // Download writes a directory or file as a tar stream.
@@ -73,7 +72,7 @@ func (f files) Download(ctx context.Context, path string, w io.Writer) error {
 	ctx, cancel := f.sb.c.under(ctx)
 	defer cancel()
 	resp, err := f.sb.c.send(ctx, request{ //nolint:bodyclose // drain closes it
-		method: http.MethodGet, path: f.sb.path + "/files/archive", query: url.Values{"path": {path}, "format": {"tar"}}, accept: "application/x-tar",
+		method: http.MethodGet, path: f.sb.path + "/files/archive", query: f.query("path", path, "format", "tar"), accept: "application/x-tar",
 	})
 	if err != nil {
 		return pathError("download", path, f.sb.explain(ctx, err))
@@ -106,7 +105,7 @@ func (w *watched) Read(b []byte) (int, error) {
 func (f files) Upload(ctx context.Context, dir string, r io.Reader) error {
 	src := newSource(r)
 	err := f.work(ctx, "upload", dir, request{
-		method: http.MethodPut, path: "/archive", query: url.Values{"path": {dir}, "format": {"tar"}},
+		method: http.MethodPut, path: "/archive", query: f.query("path", dir, "format", "tar"),
 		header: http.Header{"Content-Type": {"application/x-tar"}}, stream: src,
 	}, nil)
 	if failed := src.stop(); failed != nil && err != nil && ctx.Err() == nil {
@@ -122,7 +121,7 @@ func (f files) Watch(ctx context.Context, path string, recursive bool) iter.Seq2
 			yield(sandpit.FileEvent{}, pathError("watch", path, err))
 			return
 		}
-		query := url.Values{"path": {path}}
+		query := f.query("path", path)
 		if recursive {
 			query.Set("recursive", "true")
 		}

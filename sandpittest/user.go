@@ -1,8 +1,14 @@
 package sandpittest
 
 import (
+	"archive/tar"
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
@@ -19,6 +25,9 @@ var userProperties = []property{
 	{"no program gains rights by its set-user-id bit", testSetUID},
 	{"root can give files away and act as others", testRootWork},
 	{"Files act with the rights of the sandbox's user", testFilesUser},
+	{"Files act with the rights of another user, who is that user to the kernel", testFilesAs},
+	{"Files of another user that does not exist are ErrInvalid or ErrUnsupported", testFilesAsNobody},
+	{"A9a: links and files of one user do not lead Files of another out of that user's rights", testFilesAsAttacked},
 }
 
 // rootCapabilities is chown, dac_override, fowner, fsetid, kill, setgid and
@@ -193,5 +202,168 @@ func testFilesUser(t *testing.T, e *env) {
 	closed(t, sb)
 	if _, err := files.Write(t.Context(), "/tmp/closed/f", strings.NewReader("x"), sandpit.WriteOptions{}); err == nil {
 		t.Error("a directory without rights may be written")
+	}
+}
+
+// everyFileOperation does each operation of Files once, on a path or in a directory, and returns
+// the error of each by name.
+func everyFileOperation(t *testing.T, files sandpit.Files, file, dir, fresh string) map[string]error {
+	t.Helper()
+	ctx := guarded(t)
+	errs := map[string]error{}
+	_, errs["Stat"] = files.Stat(ctx, file)
+	_, errs["Lstat"] = files.Lstat(ctx, file)
+	_, _, errs["ReadDir"] = files.ReadDir(ctx, dir, "", 0)
+	r, err := files.Open(ctx, file, 0, -1)
+	if errs["Open"] = err; err == nil {
+		_, errs["Open"] = io.Copy(io.Discard, r)
+		r.Close()
+	}
+	_, _, errs["Find"] = files.Find(ctx, dir, sandpit.FindQuery{})
+	_, errs["Grep"] = files.Grep(ctx, file, sandpit.GrepQuery{Pattern: "."})
+	errs["Download"] = files.Download(ctx, dir, io.Discard)
+	for e, err := range files.Watch(ctx, dir, false) {
+		if errs["Watch"] = err; err != nil || e.Kind == sandpit.WatchReady {
+			break
+		}
+	}
+	_, errs["Write"] = files.Write(ctx, file, strings.NewReader("text"), sandpit.WriteOptions{})
+	_, errs["Write with Append"] = files.Write(ctx, file, strings.NewReader(" more"), sandpit.WriteOptions{Append: true})
+	errs["Edit"] = files.Edit(ctx, file, []sandpit.Edit{{Old: "text", New: "other"}})
+	errs["Chmod"] = files.Chmod(ctx, file, 0o600)
+	errs["Mkdir"] = files.Mkdir(ctx, fresh, 0, false)
+	errs["Symlink"] = files.Symlink(ctx, "x", fresh+"-link")
+	_, errs["Readlink"] = files.Readlink(ctx, fresh+"-link")
+	errs["Copy"] = files.Copy(ctx, file, fresh+"-copy", false)
+	errs["Rename"] = files.Rename(ctx, fresh+"-copy", fresh+"-renamed")
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	if err := w.WriteHeader(&tar.Header{Name: "unpacked", Mode: 0o644}); err != nil || w.Close() != nil {
+		t.Fatal(err)
+	}
+	errs["Upload"] = files.Upload(ctx, fresh, &archive)
+	errs["Remove"] = files.Remove(ctx, file, false)
+	errs["Remove of a tree"] = files.Remove(ctx, dir, true)
+	return errs
+}
+
+func testFilesAs(t *testing.T, e *env) {
+	e.need(t, feature.Users)
+	sb := e.sandbox(t, sandpit.Spec{User: "root"})
+	files := sb.Files()
+	user := files.As("1234:2345")
+
+	// What it makes is that user's, and it may do all there.
+	shell(t, sb, "mkdir -p /tmp/own/d; echo x >/tmp/own/d/f; chown -R 1234:2345 /tmp/own")
+	for op, err := range everyFileOperation(t, user, "/tmp/own/d/f", "/tmp/own/d", "/tmp/own/new") {
+		if err != nil {
+			t.Errorf("in an own directory %s: %v", op, err)
+		}
+	}
+	if got := shell(t, sb, `stat -c '%u:%g' /tmp/own/new /tmp/own/new-link /tmp/own/new-renamed /tmp/own/new/unpacked | sort -u`); got != "1234:2345" {
+		t.Errorf("what was made belongs to %q", got)
+	}
+
+	// What is root's is closed. Readlink and Rename fail for want of what they would use.
+	shell(t, sb, "umask 077; mkdir -p /tmp/roots/d; echo text >/tmp/roots/d/f")
+	for op, err := range everyFileOperation(t, user, "/tmp/roots/d/f", "/tmp/roots/d", "/tmp/roots/new") {
+		if !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("in a closed directory %s: %v", op, err)
+		}
+	}
+	if got := shell(t, sb, "cat /tmp/roots/d/f; find /tmp/roots | wc -l"); got != "text\n3" {
+		t.Errorf("what is root's is %q", got)
+	}
+
+	// The same handles serve different users, at once and in turn.
+	if _, err := files.As("").Stat(t.Context(), "/tmp/roots/d/f"); err != nil {
+		t.Errorf("as the sandbox's user: %v", err)
+	}
+	if _, err := user.As("root").Stat(t.Context(), "/tmp/roots/d/f"); err != nil {
+		t.Errorf("as root: %v", err)
+	}
+	var all sync.WaitGroup
+	for i := range 24 {
+		all.Go(func() {
+			name, as, want := fmt.Sprintf("/tmp/at-once-%d", i), fmt.Sprintf("%d:%d", 3000+i%5, 4000+i), uint32(4000+i)
+			if i%3 == 0 {
+				as, want = "", 0
+			}
+			if _, err := files.As(as).Write(guarded(t), name, strings.NewReader("x"), sandpit.WriteOptions{}); err != nil {
+				t.Errorf("as %q: %v", as, err)
+			} else if info, err := files.Stat(guarded(t), name); err != nil || info.GID != want {
+				t.Errorf("as %q: it belongs to %d:%d, %v", as, info.UID, info.GID, err)
+			}
+		})
+	}
+	all.Wait()
+
+	// A relative path begins where that user's processes do.
+	home := e.sandbox(t, sandpit.Spec{User: "root"})
+	shell(t, home, "cp /etc/passwd /tmp/p; echo someone:x:1234:2345::/tmp/home:/bin/sh >>/tmp/p; cat /tmp/p >/etc/passwd; mkdir -m 755 /tmp/home")
+	dir := command(t, home, sandpit.Command{User: "someone", Script: "pwd"})
+	shell(t, home, "echo x >"+dir+"/begins-here")
+	if _, err := home.Files().As("someone").Stat(t.Context(), "begins-here"); err != nil {
+		t.Error(err)
+	}
+}
+
+func testFilesAsNobody(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	for _, user := range []string{"no-such-user-here", "0:no-such-group-here", ":", "0:", ":0", "-1", "4294967295", "a\x00b", strings.Repeat("x", 10_000)} {
+		files := sb.Files().As(user)
+		for op, err := range everyFileOperation(t, files, "/tmp/f", "/tmp", "/tmp/new") {
+			if !isInvalidOrUnsupported(err) {
+				t.Errorf("as %.20q %s: %v", user, op, err)
+			}
+		}
+	}
+	if !e.opt.Features[feature.Users] {
+		if _, err := sb.Files().As("4321:1").Stat(t.Context(), "/"); !errors.Is(err, sandpit.ErrUnsupported) {
+			t.Errorf("where one user exists: %v", err)
+		}
+	}
+	if out := shell(t, sb, "ls -A /tmp"); out != "" {
+		t.Errorf("left behind: %q", out)
+	}
+}
+
+func testFilesAsAttacked(t *testing.T, e *env) {
+	e.need(t, feature.Users)
+	sb := e.sandbox(t, sandpit.Spec{User: "root"})
+	shell(t, sb, `umask 077; mkdir /tmp/secret /tmp/other; echo secret >/tmp/secret/f; echo other >/tmp/other/f; chown -R 33:44 /tmp/other
+mkdir -m 755 /tmp/mine; chown 1234:2345 /tmp/mine`)
+	user := sb.Files().As("1234:2345")
+	shell(t, sb, "ln -s /tmp/secret /tmp/mine/k")
+	for op, err := range everyFileOperation(t, user, "/tmp/mine/k/f", "/tmp/mine/k/d", "/tmp/mine/k/new") {
+		if !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("%s through a link: %v", op, err)
+		}
+	}
+	// A process of the user swaps directories and links under each other, fast.
+	p := start(t, sb, sandpit.Command{User: "1234:2345", Script: `cd /tmp/mine; mkdir real; echo mine >real/f; ln -s /tmp/secret l1; ln -s /tmp/other l2
+while :; do mv -T real d; mv -T d real; mv -T l1 d; mv -T d l1; mv -T l2 d; mv -T d l2; done`})
+	for range 60 {
+		if r, err := user.Open(guarded(t), "/tmp/mine/d/f", 0, -1); err == nil {
+			b, err := io.ReadAll(r)
+			r.Close()
+			if err != nil || string(b) != "mine\n" && string(b) != "new" {
+				t.Fatalf("it read %q, %v", b, err)
+			}
+		}
+		_, _ = user.Write(guarded(t), "/tmp/mine/d/f", strings.NewReader("new"), sandpit.WriteOptions{})
+		_ = user.Chmod(guarded(t), "/tmp/mine/d/f", 0o644)
+		_ = user.Copy(guarded(t), "/tmp/mine/d/f", "/tmp/mine/d/g", false)
+		_ = user.Remove(guarded(t), "/tmp/mine/d/g", true)
+	}
+	if err := p.Kill(guarded(t)); err != nil {
+		t.Error(err)
+	}
+	if got := shell(t, sb, `cat /tmp/secret/f /tmp/other/f; stat -c '%u:%g %a' /tmp/secret/f /tmp/other/f; ls /tmp/secret /tmp/other`); got != "secret\nother\n0:0 600\n33:44 600\n/tmp/other:\nf\n\n/tmp/secret:\nf" {
+		t.Errorf("what others own is now %q", got)
+	}
+	// The processes of another user can't reach the thread that acts as them.
+	if got := command(t, sb, sandpit.Command{User: "1234:2345", Script: `for t in /proc/1/task/*; do kill -9 ${t##*/} && echo killed; cat $t/environ $t/maps 2>/dev/null && echo read; done 2>/dev/null; true`}); got != "" {
+		t.Errorf("a program of that user reaches the guest: %q", got)
 	}
 }

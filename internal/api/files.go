@@ -49,13 +49,22 @@ func fileRoutes() []Route {
 	}
 }
 
-// files returns the file system of the sandbox.
+// asUser returns routes whose query may name a user.
+func asUser(routes []Route) []Route {
+	for i := range routes {
+		routes[i].Query = append(slices.Clip(routes[i].Query), Param{Name: "user", Type: "string", Doc: "Act with the rights of this user of the sandbox, as in Command; default the sandbox's user"})
+	}
+	return routes
+}
+
+// files returns the file system of the sandbox, with the rights of the user that the query
+// names. The handler has read the query before.
 func (c *call) files() (sandpit.Files, error) {
 	sb, err := c.sandbox()
 	if err != nil {
 		return nil, err
 	}
-	return sb.Files(), nil
+	return sb.Files().As(c.R.URL.Query().Get("user")), nil
 }
 
 // streamFiles returns the files of the sandbox for a call that transfers content.
@@ -197,7 +206,7 @@ func makeDirectory(c *call) error {
 
 func renameFile(c *call) error {
 	return c.onFiles(func(q *query, files sandpit.Files) error {
-		if err := c.Intend(q.text("from") + " to " + q.text("to")); err != nil {
+		if err := c.Intend(q.text("from") + " to " + q.text("to") + ofUser(c.R)); err != nil {
 			return err
 		}
 		return files.Rename(c.Ctx, q.text("from"), q.text("to"))
@@ -210,7 +219,7 @@ func copyFile(c *call) error {
 		if q.err != nil {
 			return q.err
 		}
-		if err := c.Intend(q.text("from") + " to " + q.text("to")); err != nil {
+		if err := c.Intend(q.text("from") + " to " + q.text("to") + ofUser(c.R)); err != nil {
 			return err
 		}
 		return files.Copy(c.Ctx, q.text("from"), q.text("to"), recursive)

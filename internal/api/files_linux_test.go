@@ -12,6 +12,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -470,5 +471,39 @@ func TestListOfOddNames(t *testing.T) {
 	}
 	if want := []string{"a", "b\xff", "b\xff ", "c+"}; !slices.Equal(names, want) {
 		t.Errorf("got %q, want %q", names, want)
+	}
+}
+
+// Each operation takes the user whose rights it has, and the audit says so.
+func TestFilesAs(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	base := "/v1/sandboxes/" + sb.ID + "/files"
+	s.refused(400, "invalid", ask{method: "GET", path: base + "/stat?path=/tmp&user=no-such-user"})
+	s.refused(400, "invalid", ask{method: "GET", path: base + "/stat?path=/tmp&user="})
+	first := ask{method: "PUT", path: base + "?path=/tmp/f&user=1234:2345&mode=0600", body: "x"}
+	if os.Geteuid() != 0 { // only one user exists in this sandbox
+		s.refused(501, "unsupported", first)
+		return
+	}
+	s.want(200, nil, first)
+	var info v1.FileInfo
+	s.want(200, &info, ask{method: "GET", path: base + "/stat?path=/tmp/f&user=1234:2345"})
+	if info.UID != 1234 || info.GID != 2345 {
+		t.Errorf("it belongs to %d:%d", info.UID, info.GID)
+	}
+	s.refused(403, "permission", ask{method: "GET", path: base + "?path=/tmp/f"})
+	if status, body, _ := s.get(ask{method: "GET", path: base + "?path=/tmp/f&user=root"}); status != 200 || string(body) != "x" {
+		t.Errorf("root gets %d %s", status, body)
+	}
+	s.want(204, nil, ask{method: "POST", path: base + "/rename?from=/tmp/f&to=/tmp/g&user=root"})
+	said := map[string]bool{}
+	for _, e := range s.audit.all() {
+		said[e.Detail] = true
+	}
+	for _, want := range []string{`/tmp/f as "1234:2345"`, `/tmp/f as "root"`, `/tmp/f to /tmp/g as "root"`} {
+		if !said[want] {
+			t.Errorf("the audit does not have %q: %v", want, said)
+		}
 	}
 }

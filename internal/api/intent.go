@@ -52,7 +52,16 @@ func subject(r *http.Request) string {
 		}
 		return p.what + v
 	}
-	return r.URL.Query().Get("path")
+	return r.URL.Query().Get("path") + ofUser(r)
+}
+
+// ofUser says as whom a request about files acts, if it says so itself.
+func ofUser(r *http.Request) string {
+	user := r.URL.Query().Get("user")
+	if user == "" {
+		return ""
+	}
+	return " as " + strconv.Quote(gate.Bounded(user))
 }
 
 // detailOf says in a few words what a request is about. Of a command it names

@@ -85,7 +85,7 @@ func Routes() []Route {
 	all := slices.Concat(
 		sandboxRoutes(), egressRoutes(), portRoutes(), previewRoutes(),
 		execRoutes(), processRoutes(),
-		failing(onFiles(), fileRoutes()), failing(onFiles(), archiveRoutes()),
+		asUser(failing(onFiles(), fileRoutes())), asUser(failing(onFiles(), archiveRoutes())),
 		eventRoutes(), webhookRoutes(), secretRoutes(), imageRoutes(), policyRoutes(), keyRoutes(), ticketRoutes(), auditRoutes(), serverRoutes(), docsRoutes(),
 	)
 	for i := range all {

@@ -11,10 +11,19 @@ import (
 
 // files is the file system of a sandbox: that of its guest. Each use keeps the sandbox from
 // being idle, or resumes it.
-type files struct{ s *Sandbox }
+type files struct {
+	s    *Sandbox
+	user string // whose rights are used; empty: those of the sandbox's
+}
 
 // Files returns the file system.
-func (s *Sandbox) Files() sandpit.Files { return files{s} }
+func (s *Sandbox) Files() sandpit.Files { return files{s: s} }
+
+// As returns the file system with the rights of another user.
+func (f files) As(user string) sandpit.Files { return files{f.s, user} }
+
+// guest returns the files of the guest.
+func (f files) guest() sandpit.Files { return f.s.guest.Files().As(f.user) }
 
 // do calls f while the guest can be used.
 func (f files) do(ctx context.Context, op, path string, work func(sandpit.Files) error) error {
@@ -22,7 +31,7 @@ func (f files) do(ctx context.Context, op, path string, work func(sandpit.Files)
 		return &fs.PathError{Op: op, Path: path, Err: err}
 	}
 	defer f.s.leave()
-	err := work(f.s.guest.Files())
+	err := work(f.guest())
 	if err != nil {
 		return f.explain(op, path, err)
 	}
@@ -60,7 +69,7 @@ func (f files) Open(ctx context.Context, path string, offset, length int64) (io.
 	if err := f.s.enter(ctx); err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	r, err := f.s.guest.Files().Open(ctx, path, offset, length)
+	r, err := f.guest().Open(ctx, path, offset, length)
 	if err != nil {
 		f.s.leave()
 		return nil, f.explain("open", path, err)

@@ -43,7 +43,7 @@ func (f files) Watch(ctx context.Context, path string, recursive bool) iter.Seq2
 			return
 		}
 		defer f.s.leave()
-		for ev, err := range f.s.guest.Files().Watch(ctx, path, recursive) {
+		for ev, err := range f.guest().Watch(ctx, path, recursive) {
 			if err != nil {
 				err = f.explain("watch", path, err)
 			}

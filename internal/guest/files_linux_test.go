@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"math/rand"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
+	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
@@ -659,4 +661,121 @@ func landlock(t *testing.T, dir string) int {
 		t.Fatal(errno)
 	}
 	return int(fd)
+}
+
+// A guest that does not know file work as another user, and so would ignore the user, is not
+// asked; if it is asked, it refuses.
+func TestFilesAsAnOlderGuest(t *testing.T) {
+	g := newGuest(t)
+	for name, older := range map[string]func(h *wire.Header, payload []byte, fromGuest bool) []byte{
+		"by its greeting": func(h *wire.Header, payload []byte, fromGuest bool) []byte {
+			var m wire.HelloMessage
+			if h.Type != wire.Hello || !fromGuest {
+				return payload
+			}
+			if err := m.Decode(payload); err != nil {
+				t.Error(err)
+			}
+			m.Features &^= wire.FeatureAs
+			return m.Append(nil)
+		},
+		"by the operation": func(h *wire.Header, payload []byte, _ bool) []byte {
+			if h.Type == wire.Open && wire.Op(payload[0]) == wire.OpAs {
+				payload[0] = 250
+			}
+			return payload
+		},
+	} {
+		ours, theirs := net.Pipe()
+		real := g.dial()
+		pass := func(to, from net.Conn, fromGuest bool) {
+			defer to.Close()
+			r := wire.NewReader(from)
+			for {
+				h, err := r.Next()
+				if err != nil {
+					return
+				}
+				payload := make([]byte, h.Len)
+				if r.Into(payload) != nil {
+					return
+				}
+				if _, err := to.Write(wire.AppendFrame(nil, h.Type, h.Stream, older(&h, payload, fromGuest))); err != nil {
+					return
+				}
+			}
+		}
+		go pass(real, theirs, false)
+		go pass(theirs, real, true)
+		c, err := client.New(within(t, time.Minute), ours, client.Options{Config: config()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := t.TempDir() + "/f"
+		if _, err := c.Files().As("0").Write(within(t, time.Minute), file, strings.NewReader("x"), sandpit.WriteOptions{}); !errors.Is(err, sandpit.ErrUnsupported) {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if _, err := os.Stat(file); err == nil {
+			t.Errorf("%s: the file was written", name)
+		}
+		write(t, c.Files(), file, "x", sandpit.WriteOptions{})
+		c.Close()
+	}
+}
+
+// What is no file operation, and what names nobody, is refused, and content that follows a
+// refusal does no harm.
+func TestFilesAsMalformed(t *testing.T) {
+	g := newGuest(t)
+	g.client(client.Options{Config: config()})
+	conn := g.dial()
+	defer conn.Close()
+	hello := wire.HelloMessage{Version: wire.Version, MinVersion: wire.MinVersion, Window: wire.HostWindow}
+	out := wire.AppendFrame(nil, wire.Hello, 0, hello.Append(nil))
+	path := string((&wire.Path{Path: "/"}).Append(nil))
+	messages := []wire.As{
+		{User: "0", Op: uint64(wire.OpStart), Message: path},
+		{User: "0", Op: uint64(wire.OpAs), Message: path},
+		{User: "0", Op: uint64(wire.OpDial), Message: path},
+		{User: "0", Op: 256 + uint64(wire.OpStat), Message: path},
+		{User: "0", Op: 1 << 63, Message: path},
+		{Op: uint64(wire.OpStat), Message: path},
+		{User: "no-such-user", Op: uint64(wire.OpUnpack), Message: path},
+		{User: "no-such-user", Op: uint64(wire.OpWrite), Message: path},
+		{User: "0:0", Op: uint64(wire.OpWrite), Message: "\xff"},
+		{},
+	}
+	for i, m := range messages {
+		id := uint32(i + 1)
+		out = wire.AppendFrame(out, wire.Open, id, m.Append([]byte{byte(wire.OpAs)}))
+		if m.Op == uint64(wire.OpUnpack) || m.Op == uint64(wire.OpWrite) {
+			out = wire.AppendFrame(out, wire.Data, id, []byte("content"))
+			out = wire.AppendFrame(out, wire.EOF, id, nil)
+		}
+	}
+	last := uint32(len(messages) + 1)
+	out = wire.AppendFrame(out, wire.Open, last, []byte{byte(wire.OpAs), 0x80})
+	if _, err := conn.Write(out); err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
+	r := wire.NewReader(conn)
+	refused := map[uint32]bool{}
+	for len(refused) < int(last) {
+		h, err := r.Next()
+		if err != nil {
+			t.Fatalf("after %d of %d refusals: %v", len(refused), last, err)
+		}
+		b, err := r.Message(h.Len)
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case h.Type == wire.Error && h.Stream == 0:
+			t.Fatalf("the connection ends: %q", b)
+		case h.Type == wire.Error:
+			refused[h.Stream] = true
+		case h.Type == wire.Reply:
+			t.Fatalf("stream %d is answered: %q", h.Stream, b)
+		}
+	}
 }

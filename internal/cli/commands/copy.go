@@ -46,6 +46,7 @@ func meansContents(name string) bool {
 // cpCommand is sandpit cp.
 func (a *tree) cpCommand() *cobra.Command {
 	opt := copyFlags{user: textFlag("OWNER")}
+	as := textFlag("USER")
 	cmd := a.serverCommand(&cobra.Command{
 		Use: "cp [flags] SRC DST",
 		Long: `Copy a file or directory from this machine into a sandbox, or back. The sandbox's side is
@@ -65,8 +66,8 @@ it are copied as what they lead to. Sockets, pipes, devices and what can't be re
 are named, and everything else is copied: the exit code is then 1. An archive, from a directory
 to '-', fails at the first file that can't be read.
 
-In the sandbox cp has the rights of the sandbox's user, to whom the copies belong. --user gives
-them to another, with the sandbox's own chown.`,
+In the sandbox cp has the rights of the sandbox's user, to whom the copies belong; with --as those
+of another user. --user gives them to another, with the sandbox's own chown.`,
 		Example: `  sandpit cp ./src work:/workspace/
   sandpit cp ./src/. work:/workspace/
   sandpit cp work:/workspace/result.json .
@@ -91,9 +92,9 @@ them to another, with the sandbox's own chown.`,
 			if err != nil {
 				return err
 			}
-			return wholeName(a.copyIn(ctx, sb, from.path, to.path, opt), sb, to.path)
+			return wholeName(a.copyIn(ctx, asUser{sb, as.is}, from.path, to.path, opt), sb, to.path)
 		case opt.user.set:
-			return sandpit.WithHint(cli.Usagef("--user applies only to copies into a sandbox"), "omit it: copies on this machine belong to you")
+			return sandpit.WithHint(cli.Usagef("--user applies only to copies into a sandbox"), "omit it: copies on this machine belong to you; --as reads with the rights of another user")
 		case opt.follow:
 			return sandpit.WithHint(cli.Usagef("links of a sandbox are not followed"), "copy inside first: sandpit exec "+from.sandbox+" -- cp -rL SRC DST")
 		}
@@ -101,12 +102,28 @@ them to another, with the sandbox's own chown.`,
 		if err != nil {
 			return err
 		}
-		return wholeName(a.copyOut(ctx, sb, from.path, to.path), sb, from.path)
+		return wholeName(a.copyOut(ctx, asUser{sb, as.is}, from.path, to.path), sb, from.path)
 	})
 	cmd.Flags().VarP(&opt.user, "user", "u", "owner of what is copied into the sandbox, in the form of chown: root, 1000:1000")
+	asFlag(cmd, &as)
 	cmd.Flags().BoolVar(&opt.links, "links", false, "copy links in a directory as links (the default)")
 	cmd.Flags().BoolVarP(&opt.follow, "follow", "L", false, "copy what links in a directory lead to, if it is in the directory, too")
 	return cmd
+}
+
+// asUser is a sandbox whose files are used with the rights of another user, unless that is
+// empty.
+type asUser struct {
+	sandpit.Sandbox
+	user string
+}
+
+// Files returns the files with the rights of that user.
+func (s asUser) Files() sandpit.Files { return s.Sandbox.Files().As(s.user) }
+
+// asFlag adds the flag --as.
+func asFlag(cmd *cobra.Command, as *parsed[string]) {
+	cmd.Flags().Var(as, "as", "user whose rights are used in the sandbox (default its own): root, 1000:1000")
 }
 
 // copyFlags are the flags of cp.
@@ -397,6 +414,7 @@ func copyFile(ctx context.Context, files sandpit.Files, from string, to io.Write
 // lsCommand is sandpit ls.
 func (a *tree) lsCommand() *cobra.Command {
 	var long, asJSON bool
+	as := textFlag("USER")
 	cmd := a.serverCommand(&cobra.Command{
 		Use:               "ls [flags] NAME [PATH]",
 		Long:              "List a directory of a sandbox.",
@@ -408,13 +426,14 @@ func (a *tree) lsCommand() *cobra.Command {
 		if len(args) == 1 {
 			dir = args[0]
 		}
-		info, err := sb.Files().Stat(ctx, dir)
+		files := sb.Files().As(as.is)
+		info, err := files.Stat(ctx, dir)
 		if err != nil {
 			return err
 		}
 		entries := []sandpit.FileInfo{info}
 		if info.IsDir() {
-			if entries, err = readWholeDir(ctx, sb.Files(), dir); err != nil {
+			if entries, err = readWholeDir(ctx, files, dir); err != nil {
 				return err
 			}
 		}
@@ -422,6 +441,7 @@ func (a *tree) lsCommand() *cobra.Command {
 	}))
 	cmd.Flags().BoolVarP(&long, "long", "l", false, "show mode, owner, size and time")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON list")
+	asFlag(cmd, &as)
 	return cmd
 }
 
@@ -490,15 +510,16 @@ func (a *tree) printFiles(entries []sandpit.FileInfo, long, asJSON bool) error {
 
 // catCommand is sandpit cat.
 func (a *tree) catCommand() *cobra.Command {
-	return a.serverCommand(&cobra.Command{
-		Use:               "cat NAME PATH...",
+	as := textFlag("USER")
+	cmd := a.serverCommand(&cobra.Command{
+		Use:               "cat [flags] NAME PATH...",
 		Long:              "Write files of a sandbox to standard output.",
 		Example:           "  sandpit cat work /etc/os-release",
 		Args:              arguments(2, -1),
 		ValidArgsFunction: a.completeNames(1),
 	}, withSandbox(func(ctx context.Context, sb sandpit.Sandbox, args []string) error {
 		for _, name := range args {
-			err := copyFile(ctx, sb.Files(), name, a.Stdout)
+			err := copyFile(ctx, sb.Files().As(as.is), name, a.Stdout)
 			if errors.Is(err, sandpit.ErrIsDirectory) {
 				return sandpit.WithHint(err, "run 'sandpit ls "+sb.Name()+" "+name+"' to list it")
 			}
@@ -508,11 +529,14 @@ func (a *tree) catCommand() *cobra.Command {
 		}
 		return nil
 	}))
+	asFlag(cmd, &as)
+	return cmd
 }
 
 // writeCommand is sandpit write.
 func (a *tree) writeCommand() *cobra.Command {
 	opt := sandpit.WriteOptions{}
+	as := textFlag("USER")
 	mode := parsed[fs.FileMode]{parse: parseMode, shown: "MODE"}
 	cmd := a.serverCommand(&cobra.Command{
 		Use:               "write [flags] NAME PATH",
@@ -522,11 +546,12 @@ func (a *tree) writeCommand() *cobra.Command {
 		ValidArgsFunction: a.completeNames(1),
 	}, withSandbox(func(ctx context.Context, sb sandpit.Sandbox, args []string) error {
 		opt.Mode = mode.is
-		_, err := sb.Files().Write(ctx, args[0], a.Stdin, opt)
+		_, err := sb.Files().As(as.is).Write(ctx, args[0], a.Stdin, opt)
 		return wantsDirectory(err, "use --parents to create missing directories")
 	}))
 	cmd.Flags().BoolVarP(&opt.Append, "append", "a", false, "append to the file")
 	cmd.Flags().BoolVarP(&opt.Parents, "parents", "p", false, "create missing parent directories")
+	asFlag(cmd, &as)
 	cmd.Flags().Var(&mode, "mode", "permissions of a new file (default 0644)")
 	return cmd
 }
@@ -542,6 +567,7 @@ func parseMode(text string) (fs.FileMode, error) {
 // editCommand is sandpit edit.
 func (a *tree) editCommand() *cobra.Command {
 	var edit sandpit.Edit
+	as := textFlag("USER")
 	replacement := parsed[string]{parse: func(text string) (string, error) { return text, nil }, shown: "TEXT"}
 	cmd := a.serverCommand(&cobra.Command{
 		Use: "edit [flags] NAME PATH",
@@ -558,8 +584,9 @@ is given; otherwise nothing is changed. --new '' deletes it.`,
 			return sandpit.WithHint(cli.Usagef("the new text is missing"), "give it with --new; --new '' deletes the old text")
 		}
 		edit.New = replacement.is
-		return sb.Files().Edit(ctx, args[0], []sandpit.Edit{edit})
+		return sb.Files().As(as.is).Edit(ctx, args[0], []sandpit.Edit{edit})
 	}))
+	asFlag(cmd, &as)
 	cmd.Flags().StringVar(&edit.Old, "old", "", "the `TEXT` to replace")
 	cmd.Flags().Var(&replacement, "new", "the text that replaces it; '' deletes it")
 	cmd.Flags().BoolVar(&edit.All, "all", false, "replace every occurrence")

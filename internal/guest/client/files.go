@@ -11,15 +11,39 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 // files is the file system of a sandbox.
-type files struct{ c *Client }
+type files struct {
+	c    *Client
+	user string // empty: the sandbox's
+}
 
 // Files returns the file system of the sandbox.
-func (c *Client) Files() sandpit.Files { return files{c} }
+func (c *Client) Files() sandpit.Files { return files{c: c} }
+
+// As returns the file system with the rights of another user.
+func (f files) As(user string) sandpit.Files { return files{f.c, user} }
+
+// open opens the stream of an operation on files.
+func (f files) open(ctx context.Context, op wire.Op, m message, content bool, limit int64) (*stream, error) {
+	if f.user != "" && f.c.features&wire.FeatureAs == 0 {
+		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "this sandbox is older than file operations as another user"), "stop and start the sandbox")
+	}
+	return f.c.openAs(ctx, f.user, op, m, content, limit)
+}
+
+// call makes a request about files.
+func (f files) call(ctx context.Context, op wire.Op, m message, to decoder) error {
+	s, err := f.open(ctx, op, m, false, 0)
+	if err != nil {
+		return err
+	}
+	return s.result(ctx, to)
+}
 
 // Stat follows symbolic links.
 func (f files) Stat(ctx context.Context, path string) (sandpit.FileInfo, error) {
@@ -33,7 +57,7 @@ func (f files) Lstat(ctx context.Context, path string) (sandpit.FileInfo, error)
 
 func (f files) stat(ctx context.Context, op, path string, follow bool) (sandpit.FileInfo, error) {
 	var m wire.File
-	if err := f.c.call(ctx, wire.OpStat, &wire.Stat{Path: path, Follow: follow}, &m); err != nil {
+	if err := f.call(ctx, wire.OpStat, &wire.Stat{Path: path, Follow: follow}, &m); err != nil {
 		return sandpit.FileInfo{}, pathError(op, path, err)
 	}
 	return fileInfo(&m), nil
@@ -51,7 +75,7 @@ func (f files) ReadDir(ctx context.Context, path, after string, limit int) ([]sa
 	var out []sandpit.FileInfo
 	for size := 0; ; {
 		var m wire.Entries
-		err := f.c.call(ctx, wire.OpReadDir, &wire.ReadDir{Path: path, After: after, Limit: uint64(limit - len(out))}, &m)
+		err := f.call(ctx, wire.OpReadDir, &wire.ReadDir{Path: path, After: after, Limit: uint64(limit - len(out))}, &m)
 		if err != nil {
 			return nil, false, pathError("readdir", path, err)
 		}
@@ -81,7 +105,7 @@ func (f files) Open(ctx context.Context, path string, offset, length int64) (io.
 	if offset < 0 || length < -1 {
 		return nil, pathError("open", path, fmt.Errorf("%w: a negative offset or length", sandpit.ErrInvalid))
 	}
-	s, err := f.c.open(ctx, wire.OpRead, &wire.Read{Path: path, Offset: offset, Length: length}, true, max(0, length))
+	s, err := f.open(ctx, wire.OpRead, &wire.Read{Path: path, Offset: offset, Length: length}, true, max(0, length))
 	if err != nil {
 		return nil, pathError("open", path, err)
 	}
@@ -194,7 +218,7 @@ func (f files) Write(ctx context.Context, path string, from io.Reader, opt sandp
 		mode = 0o644
 	}
 	// The content that comes back is none: the answer is the last frame.
-	s, err := f.c.open(ctx, wire.OpWrite, &wire.Write{Path: path, Mode: notation.ModeBits(mode), AtEnd: opt.Append, Parents: opt.Parents}, false, 0)
+	s, err := f.open(ctx, wire.OpWrite, &wire.Write{Path: path, Mode: notation.ModeBits(mode), AtEnd: opt.Append, Parents: opt.Parents}, false, 0)
 	if err != nil {
 		return 0, pathError("write", path, err)
 	}
@@ -251,32 +275,32 @@ func (f files) Mkdir(ctx context.Context, path string, mode fs.FileMode, parents
 	if mode == 0 {
 		mode = 0o755
 	}
-	err := f.c.call(ctx, wire.OpMkdir, &wire.Path{Path: path, Mode: notation.ModeBits(mode), Flag: parents}, nil)
+	err := f.call(ctx, wire.OpMkdir, &wire.Path{Path: path, Mode: notation.ModeBits(mode), Flag: parents}, nil)
 	return pathError("mkdir", path, err)
 }
 
 // Remove removes a file or directory.
 func (f files) Remove(ctx context.Context, path string, recursive bool) error {
-	err := f.c.call(ctx, wire.OpRemove, &wire.Path{Path: path, Flag: recursive}, nil)
+	err := f.call(ctx, wire.OpRemove, &wire.Path{Path: path, Flag: recursive}, nil)
 	return pathError("remove", path, err)
 }
 
 // Rename moves a file.
 func (f files) Rename(ctx context.Context, oldpath, newpath string) error {
-	err := f.c.call(ctx, wire.OpRename, &wire.Path{Path: oldpath, Other: newpath}, nil)
+	err := f.call(ctx, wire.OpRename, &wire.Path{Path: oldpath, Other: newpath}, nil)
 	return pathError("rename", oldpath, err)
 }
 
 // Symlink makes a symbolic link.
 func (f files) Symlink(ctx context.Context, target, path string) error {
-	err := f.c.call(ctx, wire.OpSymlink, &wire.Path{Path: path, Other: target}, nil)
+	err := f.call(ctx, wire.OpSymlink, &wire.Path{Path: path, Other: target}, nil)
 	return pathError("symlink", path, err)
 }
 
 // Readlink reads a symbolic link.
 func (f files) Readlink(ctx context.Context, path string) (string, error) {
 	var m wire.Path
-	if err := f.c.call(ctx, wire.OpReadlink, &wire.Path{Path: path}, &m); err != nil {
+	if err := f.call(ctx, wire.OpReadlink, &wire.Path{Path: path}, &m); err != nil {
 		return "", pathError("readlink", path, err)
 	}
 	return m.Path, nil
@@ -284,7 +308,7 @@ func (f files) Readlink(ctx context.Context, path string) (string, error) {
 
 // Chmod changes permission bits.
 func (f files) Chmod(ctx context.Context, path string, mode fs.FileMode) error {
-	err := f.c.call(ctx, wire.OpChmod, &wire.Path{Path: path, Mode: notation.ModeBits(mode)}, nil)
+	err := f.call(ctx, wire.OpChmod, &wire.Path{Path: path, Mode: notation.ModeBits(mode)}, nil)
 	return hintMode(mode, pathError("chmod", path, err))
 }
 

@@ -14,7 +14,7 @@ import (
 
 // Copy copies a file or a tree.
 func (f files) Copy(ctx context.Context, from, to string, recursive bool) error {
-	err := f.c.call(ctx, wire.OpCopy, &wire.Path{Path: from, Other: to, Flag: recursive}, nil)
+	err := f.call(ctx, wire.OpCopy, &wire.Path{Path: from, Other: to, Flag: recursive}, nil)
 	return pathError("copy", from, err)
 }
 
@@ -31,7 +31,7 @@ func (f files) Find(ctx context.Context, root string, q sandpit.FindQuery) ([]sa
 	var out []sandpit.FileInfo
 	for size := 0; ; {
 		var m wire.Entries
-		err := f.c.call(ctx, wire.OpFind, &wire.Find{Root: root, Glob: q.Glob, After: after, Depth: uint64(q.Depth), Limit: uint64(limit - len(out))}, &m)
+		err := f.call(ctx, wire.OpFind, &wire.Find{Root: root, Glob: q.Glob, After: after, Depth: uint64(q.Depth), Limit: uint64(limit - len(out))}, &m)
 		if err != nil {
 			return nil, false, pathError("find", root, err)
 		}
@@ -78,7 +78,7 @@ func (f files) Grep(ctx context.Context, root string, q sandpit.GrepQuery) (res 
 	if err != nil {
 		return res, err
 	}
-	s, err := f.c.open(ctx, wire.OpGrep, m, true, 0)
+	s, err := f.open(ctx, wire.OpGrep, m, true, 0)
 	if err != nil {
 		return res, err
 	}
@@ -128,7 +128,7 @@ func (f files) Edit(ctx context.Context, path string, edits []sandpit.Edit) erro
 	for _, e := range edits {
 		m.List = append(m.List, wire.Edit{Old: e.Old, New: e.New, All: e.All})
 	}
-	return pathError("edit", path, f.c.call(ctx, wire.OpEdit, m, nil))
+	return pathError("edit", path, f.call(ctx, wire.OpEdit, m, nil))
 }
 
 // Watch tells what changes. Besides sandpit.WatchOverflow for changes that were
@@ -142,7 +142,7 @@ func (f files) Watch(ctx context.Context, path string, recursive bool) iter.Seq2
 }
 
 func (f files) watch(ctx context.Context, path string, recursive bool, yield func(sandpit.FileEvent, error) bool) error {
-	s, err := f.c.open(ctx, wire.OpWatch, &wire.Watch{Path: path, Recursive: recursive}, true, 0)
+	s, err := f.open(ctx, wire.OpWatch, &wire.Watch{Path: path, Recursive: recursive}, true, 0)
 	if err != nil {
 		return err
 	}

@@ -381,17 +381,17 @@ func FuzzAnswer(f *testing.F) {
 			case 5:
 				_, _ = c.Files().Readlink(ctx, "/x")
 			case 6:
-				_, _, _ = files{c}.Find(ctx, "/", sandpit.FindQuery{Limit: 10})
+				_, _, _ = files{c: c}.Find(ctx, "/", sandpit.FindQuery{Limit: 10})
 			case 7:
-				_, _ = files{c}.Grep(ctx, "/", sandpit.GrepQuery{Pattern: "x.*y"})
+				_, _ = files{c: c}.Grep(ctx, "/", sandpit.GrepQuery{Pattern: "x.*y"})
 			case 8:
-				for _, err := range (files{c}).Watch(ctx, "/", true) {
+				for _, err := range (files{c: c}).Watch(ctx, "/", true) {
 					if err != nil {
 						break
 					}
 				}
 			case 9:
-				_ = files{c}.Download(ctx, "/x", io.Discard)
+				_ = files{c: c}.Download(ctx, "/x", io.Discard)
 			case 10:
 				if conn, err := c.Dial(ctx, 80); err == nil {
 					_, _ = conn.Write([]byte("x"))
@@ -408,7 +408,7 @@ func FuzzAnswer(f *testing.F) {
 					_, _ = p.Wait(ctx)
 				}
 			case 14:
-				_ = files{c}.Edit(ctx, "/x", []sandpit.Edit{{Old: "a"}})
+				_ = files{c: c}.Edit(ctx, "/x", []sandpit.Edit{{Old: "a"}})
 			}
 		})
 	})

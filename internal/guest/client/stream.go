@@ -64,10 +64,19 @@ var errTooLong = fault.Errorf(sandpit.ErrInvalid, "the request is longer than %d
 
 // open opens a stream and sends its request.
 func (c *Client) open(ctx context.Context, op wire.Op, m message, content bool, limit int64) (*stream, error) {
+	return c.openAs(ctx, "", op, m, content, limit)
+}
+
+// openAs is open with the rights of another user, unless that is empty. op is one of files.
+func (c *Client) openAs(ctx context.Context, user string, op wire.Op, m message, content bool, limit int64) (*stream, error) {
 	b, start := wire.BeginFrame(make([]byte, 0, 256))
-	b = append(b, byte(op))
-	if m != nil {
-		b = m.Append(b)
+	switch {
+	case user != "":
+		b = (&wire.As{User: user, Op: uint64(op), Message: string(m.Append(nil))}).Append(append(b, byte(wire.OpAs)))
+	case m != nil:
+		b = m.Append(append(b, byte(op)))
+	default:
+		b = append(b, byte(op))
 	}
 	if len(b)-wire.HeaderSize > wire.MaxOpen {
 		return nil, errTooLong
@@ -110,13 +119,18 @@ func (c *Client) call(ctx context.Context, op wire.Op, m message, to decoder) er
 	if err != nil {
 		return err
 	}
+	return s.result(ctx, to)
+}
+
+// result waits for the answer, and decodes it unless to is nil.
+func (s *stream) result(ctx context.Context, to decoder) error {
 	b, err := s.wait(ctx)
 	if err != nil || to == nil {
 		return err
 	}
 	if err := to.Decode(b); err != nil {
 		err = violation("%s", err)
-		c.fail(err)
+		s.c.fail(err)
 		return err
 	}
 	return nil

@@ -26,12 +26,12 @@ type TreeEntry struct {
 	Target  string // of a symbolic link; or, of a regular file, the path of an earlier one that it is another name of
 }
 
-// ReadTree passes a file or directory of the sandbox with everything in it to visit, a
+// readTree passes a file or directory of the sandbox with everything in it to visit, a
 // directory before its content. It does not follow links, and leaves out sockets, pipes and
 // devices. content is a file's, exactly Size bytes, even if the file changes meanwhile;
 // visit need not read it. An error of visit ends it.
-func (c *Client) ReadTree(ctx context.Context, root string, visit func(e TreeEntry, content io.Reader) error) error {
-	s, err := c.open(ctx, wire.OpPack, &wire.Path{Path: root}, true, 0)
+func (f files) readTree(ctx context.Context, root string, visit func(e TreeEntry, content io.Reader) error) error {
+	s, err := f.open(ctx, wire.OpPack, &wire.Path{Path: root}, true, 0)
 	if err != nil {
 		return pathError("download", root, err)
 	}
@@ -55,7 +55,7 @@ func (c *Client) ReadTree(ctx context.Context, root string, visit func(e TreeEnt
 		if m.Path != "" && !fs.ValidPath(strings.ToValidUTF8(m.Path, "?")) || strings.IndexByte(m.Path, 0) >= 0 ||
 			m.Kind == wire.TreeHardlink || m.Size > 0 && m.Kind != wire.TreeFile {
 			err := violation("a tree with an impossible entry")
-			c.fail(err)
+			f.c.fail(err)
 			return pathError("download", root, err)
 		}
 		e := TreeEntry{Path: m.Path, Mode: fileMode(m.Mode &^ modeFormat), ModTime: time.Unix(0, m.ModTime), Size: m.Size, Target: m.Target}
@@ -75,7 +75,7 @@ func (c *Client) ReadTree(ctx context.Context, root string, visit func(e TreeEnt
 		}
 		if content.N > 0 {
 			err := violation("a tree that ends within a file")
-			c.fail(err)
+			f.c.fail(err)
 			return pathError("download", root, err)
 		}
 	}
@@ -86,7 +86,11 @@ func (c *Client) ReadTree(ctx context.Context, root string, visit func(e TreeEnt
 // directory, whatever the entries say. Files and links in the way are replaced, directories
 // kept. Everything belongs to the sandbox's user; set-id bits are dropped.
 func (c *Client) WriteTree(ctx context.Context, dir string, next func() (TreeEntry, io.Reader, error)) error {
-	s, err := c.open(ctx, wire.OpUnpack, &wire.Path{Path: dir}, false, 0)
+	return files{c: c}.writeTree(ctx, dir, next)
+}
+
+func (f files) writeTree(ctx context.Context, dir string, next func() (TreeEntry, io.Reader, error)) error {
+	s, err := f.open(ctx, wire.OpUnpack, &wire.Path{Path: dir}, false, 0)
 	if err != nil {
 		return pathError("upload", dir, err)
 	}
@@ -175,7 +179,7 @@ func (f files) Download(ctx context.Context, root string, w io.Writer) error {
 		base = "."
 	}
 	t := tar.NewWriter(w)
-	err := f.c.ReadTree(ctx, root, func(e TreeEntry, content io.Reader) error {
+	err := f.readTree(ctx, root, func(e TreeEntry, content io.Reader) error {
 		h := &tar.Header{
 			Typeflag: tar.TypeReg, Name: base, Mode: int64(notation.ModeBits(e.Mode)), ModTime: e.ModTime.Truncate(time.Second), Size: e.Size, Linkname: e.Target,
 		}
@@ -204,7 +208,7 @@ func (f files) Download(ctx context.Context, root string, w io.Writer) error {
 // Upload unpacks a tar stream.
 func (f files) Upload(ctx context.Context, dir string, r io.Reader) error {
 	t := tar.NewReader(r)
-	return f.c.WriteTree(ctx, dir, func() (TreeEntry, io.Reader, error) {
+	return f.writeTree(ctx, dir, func() (TreeEntry, io.Reader, error) {
 		for {
 			h, err := t.Next()
 			if err == io.EOF {

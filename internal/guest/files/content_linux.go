@@ -85,7 +85,7 @@ const maxUnsized = 16 << 20
 func (f *Files) read(s *conn.Stream, m *wire.Read, path string) {
 	var fd int
 	var st unix.Stat_t
-	err := f.workers.Do(func() (err error) {
+	err := f.workers.Do(f.user, func() (err error) {
 		fd, st, err = openRegular(path, unix.O_RDONLY, 0)
 		return err
 	})
@@ -141,7 +141,7 @@ func (f *Files) read(s *conn.Stream, m *wire.Read, path string) {
 // write makes, replaces or extends a file.
 func (f *Files) write(s *conn.Stream, m *wire.Write, path string) {
 	var t *target
-	err := f.workers.Do(func() (err error) {
+	err := f.workers.Do(f.user, func() (err error) {
 		t, err = openTarget(m, path)
 		return err
 	})
@@ -164,7 +164,7 @@ func (f *Files) write(s *conn.Stream, m *wire.Write, path string) {
 	if good && s.Gone() {
 		good, err = false, conn.ErrGone
 	}
-	done := f.workers.Do(func() error { return t.finish(good) })
+	done := f.workers.Do(f.user, func() error { return t.finish(good) })
 	if good {
 		err = done
 	}

@@ -18,6 +18,11 @@ import (
 
 // Files does file operations for streams.
 type Files struct {
+	*shared
+	user *settings.User // whose rights they have; nil: the sandbox's
+}
+
+type shared struct {
 	settings *settings.Settings
 	workers  *workers.Pool
 	watchers atomic.Int64
@@ -33,7 +38,7 @@ const MaxThreads = maxContent + maxWatchers
 
 // New returns Files that work on the threads of a pool.
 func New(s *settings.Settings, w *workers.Pool) *Files {
-	return &Files{settings: s, workers: w, content: make(chan struct{}, maxContent)}
+	return &Files{shared: &shared{settings: s, workers: w, content: make(chan struct{}, maxContent)}}
 }
 
 // move calls f, which reads or writes content.
@@ -47,6 +52,8 @@ func (f *Files) move(do func() error) error {
 func (f *Files) Open(s *conn.Stream, op wire.Op, msg []byte) error {
 	var simple func(m *wire.Path, path string) (conn.Message, error)
 	switch op {
+	case wire.OpAs:
+		return f.as(s, msg)
 	case wire.OpStat:
 		var m wire.Stat
 		if err := m.Decode(msg); err != nil {
@@ -68,7 +75,7 @@ func (f *Files) Open(s *conn.Stream, op wire.Op, msg []byte) error {
 		if m.Offset < 0 || m.Length < -1 {
 			return wire.Invalid("a negative offset or length")
 		}
-		path, err := f.settings.Path(m.Path)
+		path, err := f.settings.Path(f.user, m.Path)
 		if err != nil {
 			return err
 		}
@@ -79,11 +86,13 @@ func (f *Files) Open(s *conn.Stream, op wire.Op, msg []byte) error {
 		if err := m.Decode(msg); err != nil {
 			return wire.Invalid("write: " + err.Error())
 		}
-		path, err := f.settings.Path(m.Path)
+		path, err := f.settings.Path(f.user, m.Path)
 		if err != nil {
 			return err
 		}
-		s.In = wire.NewQueue(wire.GuestWindow)
+		if s.In == nil {
+			s.In = wire.NewQueue(wire.GuestWindow)
+		}
 		go f.write(s, &m, path)
 		return nil
 	case wire.OpCopy:
@@ -91,7 +100,7 @@ func (f *Files) Open(s *conn.Stream, op wire.Op, msg []byte) error {
 		if err := m.Decode(msg); err != nil {
 			return wire.Invalid("copy: " + err.Error())
 		}
-		other, err := f.settings.Path(m.Other)
+		other, err := f.settings.Path(f.user, m.Other)
 		if err != nil {
 			return err
 		}
@@ -121,7 +130,9 @@ func (f *Files) Open(s *conn.Stream, op wire.Op, msg []byte) error {
 		if err := m.Decode(msg); err != nil {
 			return wire.Invalid("unpack: " + err.Error())
 		}
-		s.In = wire.NewQueue(wire.GuestWindow)
+		if s.In == nil {
+			s.In = wire.NewQueue(wire.GuestWindow)
+		}
 		return f.long(s, m.Path, func(path string) (conn.Message, error) {
 			defer s.In.Close()
 			return conn.Nothing{}, unpack(s, path)
@@ -131,7 +142,7 @@ func (f *Files) Open(s *conn.Stream, op wire.Op, msg []byte) error {
 		if err := m.Decode(msg); err != nil {
 			return wire.Invalid("watch: " + err.Error())
 		}
-		path, err := f.settings.Path(m.Path)
+		path, err := f.settings.Path(f.user, m.Path)
 		if err != nil {
 			return err
 		}
@@ -156,7 +167,7 @@ func (f *Files) Open(s *conn.Stream, op wire.Op, msg []byte) error {
 		}
 	case wire.OpRename:
 		simple = func(m *wire.Path, path string) (conn.Message, error) {
-			other, err := f.settings.Path(m.Other)
+			other, err := f.settings.Path(f.user, m.Other)
 			if err != nil {
 				return nil, err
 			}
@@ -188,15 +199,49 @@ func (f *Files) Open(s *conn.Stream, op wire.Op, msg []byte) error {
 	return f.call(s, m.Path, func(path string) (conn.Message, error) { return simple(&m, path) })
 }
 
+// as carries out a file operation with the rights of another user. Nothing is checked for
+// that user in advance: the operation's thread is that user to the kernel.
+func (f *Files) as(s *conn.Stream, msg []byte) error {
+	var m wire.As
+	if err := m.Decode(msg); err != nil {
+		return wire.Invalid("as: " + err.Error())
+	}
+	switch op := wire.Op(m.Op); {
+	case m.Op > uint64(wire.OpPack) || !op.OfFiles():
+		return wire.Invalid("operation " + strconv.FormatUint(m.Op, 10) + " is not one of files")
+	case m.User == "": // to LookUser it is the guest itself
+		return wire.Invalid("the user is empty")
+	case op == wire.OpWrite || op == wire.OpUnpack:
+		s.In = wire.NewQueue(wire.GuestWindow) // the content may follow at once
+	}
+	go func() { // the files that name users may be on a disk that does not answer
+		u, err := f.settings.LookUser(m.User)
+		if err == nil {
+			other := &Files{shared: f.shared}
+			if c := f.settings.Config(); !u.Same(&c.User) {
+				other.user = &u
+			}
+			err = other.Open(s, wire.Op(m.Op), []byte(m.Message))
+		}
+		if err != nil {
+			if s.In != nil {
+				s.In.Close()
+			}
+			s.Fail(err)
+		}
+	}()
+	return nil
+}
+
 // call answers a call with what do does on a worker.
 func (f *Files) call(s *conn.Stream, path string, do func(path string) (conn.Message, error)) error {
-	path, err := f.settings.Path(path)
+	path, err := f.settings.Path(f.user, path)
 	if err != nil {
 		return err
 	}
 	go func() {
 		var m conn.Message
-		err := f.workers.Do(func() (err error) {
+		err := f.workers.Do(f.user, func() (err error) {
 			m, err = do(path)
 			return err
 		})
@@ -208,13 +253,13 @@ func (f *Files) call(s *conn.Stream, path string, do func(path string) (conn.Mes
 // long is call for what may take long, on a thread of its own. If do has sent
 // a reply itself, it returns no message: then EOF is the end of the content.
 func (f *Files) long(s *conn.Stream, path string, do func(path string) (conn.Message, error)) error {
-	path, err := f.settings.Path(path)
+	path, err := f.settings.Path(f.user, path)
 	if err != nil {
 		return err
 	}
 	go func() {
 		var m conn.Message
-		err := f.workers.Alone(func() (err error) {
+		err := f.workers.Alone(f.user, func() (err error) {
 			m, err = do(path)
 			return err
 		})

@@ -54,7 +54,7 @@ func (f *Files) watch(s *conn.Stream, path string, recursive bool) {
 	if err == nil {
 		// All of it on one thread: a host that does not take what it is told
 		// must keep nobody from his files.
-		err = f.workers.Apart(func() error { return w.run(raw) })
+		err = f.workers.Apart(f.user, func() error { return w.run(raw) })
 	}
 	if err != nil {
 		s.Fail(wire.FileError(err))

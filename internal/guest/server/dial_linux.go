@@ -31,7 +31,7 @@ func (g *guest) dial(s *conn.Stream, m *wire.Dial) error {
 	case m.Port > 0:
 		return wire.Invalid("the address is not the sandbox's loopback")
 	default:
-		path, err := g.settings.Path(m.Address)
+		path, err := g.settings.Path(nil, m.Address)
 		if err != nil {
 			return err
 		}
@@ -69,7 +69,7 @@ func (g *guest) connection(s *conn.Stream, family int, to unix.Sockaddr) {
 		return
 	}
 	// With the rights of the user: a path may be in a directory that is not his.
-	err = g.workers.Do(func() error { return unix.Connect(fd, to) })
+	err = g.workers.Do(nil, func() error { return unix.Connect(fd, to) })
 	f := os.NewFile(uintptr(fd), "socket")
 	defer f.Close()
 	s.WhenGone(func() {

@@ -44,8 +44,9 @@ func (s *Settings) Landlock() []int {
 	return slices.Clone(s.landlock)
 }
 
-// Path makes a path of a request absolute. It may have any bytes except NUL.
-func (s *Settings) Path(p string) (string, error) {
+// Path makes a path of a request by u, or by the sandbox's user if u is nil, absolute. It may
+// have any bytes except NUL.
+func (s *Settings) Path(u *User, p string) (string, error) {
 	if p == "" {
 		return "", wire.Invalid("the path is empty")
 	}
@@ -56,7 +57,10 @@ func (s *Settings) Path(p string) (string, error) {
 		return p, nil
 	}
 	c := s.Config()
-	return JoinPath(c.WorkDir(&c.User), p), nil
+	if u == nil {
+		u = &c.User
+	}
+	return JoinPath(c.WorkDir(u), p), nil
 }
 
 // JoinPath joins two paths without cleaning them: a/../b may be another file than b if a is

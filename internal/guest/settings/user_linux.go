@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -27,6 +28,11 @@ type User struct {
 	Groups []uint32
 	Home   string // empty when unknown
 	Change bool   // the guest is someone else
+}
+
+// Same reports whether u and v have the same rights and home directory.
+func (u *User) Same(v *User) bool {
+	return u.UID == v.UID && u.GID == v.GID && slices.Equal(u.Groups, v.Groups) && u.Home == v.Home
 }
 
 // LookUser finds the user that spec names: "name", "uid", "name:group" or

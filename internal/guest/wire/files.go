@@ -1,5 +1,26 @@
 package wire
 
+// As requests a file operation with the rights of another user than the sandbox's. It is an
+// operation of its own, and not a field of the others, so that a guest that does not know it
+// refuses instead of acting as the sandbox's user.
+type As struct {
+	User    string // as Start.User
+	Op      uint64 // 9 to 18, 21 to 27
+	Message string // of Op
+}
+
+// Append appends the encoded message.
+func (m *As) Append(b []byte) []byte {
+	return appendString(appendUint(appendString(b, m.User), m.Op), m.Message)
+}
+
+// Decode decodes a message.
+func (m *As) Decode(b []byte) error {
+	d := newDecoder(b)
+	*m = As{d.string(), d.uint(), d.string()}
+	return d.err()
+}
+
 // Stat requests the description of a file.
 type Stat struct {
 	Path   string

@@ -24,6 +24,7 @@ type HelloMessage struct {
 const (
 	FeatureWindows = 1 << iota // StartWindows
 	FeaturePassAll             // PassAll
+	FeatureAs                  // OpAs
 )
 
 // Append appends the encoded message, Magic included.
@@ -85,7 +86,11 @@ const (
 	OpDial      Op = 28 // stream: Dial → nothing, content both ways, EOF both ways, EVENT Closed
 	OpPorts     Op = 29 // call: nothing → Ports
 	OpAnnounced Op = 30 // call: Refs → nothing
+	OpAs        Op = 31 // As: a file operation by another user, with that operation's stream
 )
+
+// OfFiles reports whether As can carry the operation.
+func (op Op) OfFiles() bool { return op >= OpStat && op <= OpChmod || op >= OpCopy && op <= OpPack }
 
 // A Code is the kind of an error in the guest's answer.
 type Code uint8

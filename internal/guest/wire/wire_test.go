@@ -62,6 +62,7 @@ func messages() [][2]decodable {
 		{&Closed{104}, &Closed{}},
 		{&Ports{[]Port{{"\x7f\x00\x00\x01", 80, 1000}, {string(make([]byte, 16)), 0, 0}}}, &Ports{List: []Port{}}},
 		{&Path{"p", "o", 3, true}, &Path{}},
+		{&As{"u", 9, "p\x00"}, &As{}},
 	}
 }
 

@@ -1,5 +1,5 @@
 // Package workers runs file work on threads that have the rights of the sandbox's
-// user.
+// user, or of another one.
 package workers
 
 import (
@@ -28,10 +28,13 @@ type Pool struct {
 	count int
 	long  int           // threads of Alone
 	stale chan struct{} // closed when rights have changed
+
+	others chan struct{} // a token for each thread of Do with another user
 }
 
 const (
 	maxWorkers = 4                // at once
+	maxOthers  = 4                // at once, with another user than the sandbox's
 	maxLong    = 16               // at once, beside them
 	workerIdle = 10 * time.Second // an idle thread's memory is given back after this
 
@@ -39,11 +42,11 @@ const (
 )
 
 // MaxThreads is the maximum of threads of a Pool.
-const MaxThreads = maxWorkers + maxLong
+const MaxThreads = maxWorkers + maxOthers + maxLong
 
 // New returns a pool without threads. They are started when there is work.
 func New(s *settings.Settings) *Pool {
-	return &Pool{settings: s, jobs: make(chan func()), stale: make(chan struct{})}
+	return &Pool{settings: s, jobs: make(chan func()), stale: make(chan struct{}), others: make(chan struct{}, maxOthers)}
 }
 
 // Renew makes later work use the present user and rulesets.
@@ -56,8 +59,14 @@ func (w *Pool) Renew() {
 	w.mu.Unlock()
 }
 
-// Do runs f on a worker and returns when it has run, or returns why it could not.
-func (w *Pool) Do(f func() error) error {
+// Do runs f on a worker and returns when it has run, or returns why it could not. f has the
+// rights of u, or of the sandbox's user if u is nil. Threads of other users are not kept.
+func (w *Pool) Do(u *settings.User, f func() error) error {
+	if u != nil {
+		w.others <- struct{}{}
+		defer func() { <-w.others }()
+		return w.Apart(u, f)
+	}
 	result := make(chan error, 1)
 	job := func() { result <- f() }
 	for {
@@ -72,7 +81,7 @@ func (w *Pool) Do(f func() error) error {
 		if w.count < maxWorkers {
 			w.count++
 			w.mu.Unlock()
-			go w.run(jobs, stale, w.rights(), job, result)
+			go w.run(jobs, stale, w.rights(nil), job, result)
 			return <-result
 		}
 		w.mu.Unlock()
@@ -87,7 +96,7 @@ func (w *Pool) Do(f func() error) error {
 
 // Alone runs f like Do, on its own thread: f may take as long as the host takes to read its
 // answer, and must not keep others from their files.
-func (w *Pool) Alone(f func() error) error {
+func (w *Pool) Alone(u *settings.User, f func() error) error {
 	w.mu.Lock()
 	full := w.long == maxLong
 	if !full {
@@ -102,12 +111,12 @@ func (w *Pool) Alone(f func() error) error {
 		w.long--
 		w.mu.Unlock()
 	}()
-	return w.Apart(f)
+	return w.Apart(u, f)
 }
 
 // Apart is Alone for work that is counted elsewhere.
-func (w *Pool) Apart(f func() error) error {
-	take := w.rights()
+func (w *Pool) Apart(u *settings.User, f func() error) error {
+	take := w.rights(u)
 	result := make(chan error, 1)
 	go func() {
 		err := take()
@@ -120,12 +129,15 @@ func (w *Pool) Apart(f func() error) error {
 }
 
 // rights returns what gives the calling goroutine a thread of its own, which
-// ends with it, and that the rights of the present user.
-func (w *Pool) rights() (take func() error) {
+// ends with it, and that the rights of u, or of the present user of the sandbox.
+func (w *Pool) rights(u *settings.User) (take func() error) {
 	conf, landlock := w.settings.Config(), w.settings.Landlock()
+	if u == nil {
+		u = &conf.User
+	}
 	return func() error {
 		runtime.LockOSThread() // and never unlock
-		if err := giveUpRights(&conf.User, conf.RootCaps, landlock); err != nil {
+		if err := giveUpRights(u, conf.RootCaps, landlock); err != nil {
 			return wire.Fail(wire.CodeInternal, "giving up rights for file work: "+err.Error())
 		}
 		return nil
