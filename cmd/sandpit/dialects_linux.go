@@ -2,7 +2,10 @@
 
 package main
 
-import "github.com/sandpit-dev/sandpit/internal/dialect"
+import (
+	"github.com/sandpit-dev/sandpit/internal/dialect"
+	"github.com/sandpit-dev/sandpit/internal/dialect/e2b"
+)
 
 // dialects returns the wire APIs of other projects that this program serves.
-func dialects() []dialect.Dialect { return nil }
+func dialects() []dialect.Dialect { return []dialect.Dialect{e2b.New()} }

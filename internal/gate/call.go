@@ -190,6 +190,10 @@ func (c *Call) Untouched(err error) error {
 // have it yet, and its handler has not called Untouched.
 func (c *Call) MayHaveActed() bool { return (c.intended || c.Vital) && !c.unchanged }
 
+// Intended reports whether the audit has what the call is about to do: a dialect may tell of an error
+// with a status of success only then.
+func (c *Call) Intended() bool { return c.intended }
+
 // EntersLater reports whether the call is vital and goes on without an entry in the audit. Its
 // handler should find out whether there is anything to change, and else call
 // Untouched: then its entry makes room for others.

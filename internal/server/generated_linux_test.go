@@ -96,6 +96,39 @@ func (g *generator) installed(pins []string, install func(tools string) error) (
 	return tools
 }
 
+// modules installs the packages of the recipe's lock file, makes them available where the client
+// is, and returns their directory.
+func (g *generator) modules(npm string) (dir string) {
+	g.t.Helper()
+	pins := []string{"package.json", "package-lock.json", ".npmrc"}
+	tools := g.installed(pins, func(tools string) error {
+		for _, name := range pins {
+			if err := copyInto(tools, filepath.Join(g.dir, name)); err != nil {
+				return err
+			}
+		}
+		cmd := g.command(npm, "ci", "--engine-strict", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1", "--fetch-timeout=30000")
+		cmd.Dir = tools
+		return failure(cmd)
+	})
+	dir = filepath.Join(g.dir, "node_modules")
+	if err := os.Symlink(filepath.Join(tools, "node_modules"), dir); err != nil {
+		g.t.Fatal(err)
+	}
+	return dir
+}
+
+// venv installs the packages of the recipe's requirements, and returns the directory of their programs.
+func (g *generator) venv(python string) (bin string) {
+	g.t.Helper()
+	return filepath.Join(g.installed([]string{"requirements.txt"}, func(tools string) error {
+		if err := failure(g.command(python, "-m", "venv", tools)); err != nil {
+			return err
+		}
+		return failure(g.command(filepath.Join(tools, "bin/python"), "-m", "pip", "install", "--quiet", "--retries=1", "--disable-pip-version-check", "-r", "requirements.txt"))
+	}), "bin")
+}
+
 // command returns a program that runs where the client is.
 func (g *generator) command(program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(g.t.Context(), program, args...)
@@ -138,21 +171,7 @@ func TestGeneratedClients(t *testing.T) {
 	t.Run("TypeScript", func(t *testing.T) {
 		npm, node := testkit.NeedProgram(t, "npm"), testkit.NeedProgram(t, "node")
 		g := newGenerator(t, "typescript", append(env, "REDOCLY_TELEMETRY=off", "REDOCLY_SUPPRESS_UPDATE_NOTICE=true"))
-		pins := []string{"package.json", "package-lock.json", ".npmrc"}
-		tools := g.installed(pins, func(tools string) error {
-			for _, name := range pins {
-				if err := copyInto(tools, filepath.Join(g.dir, name)); err != nil {
-					return err
-				}
-			}
-			cmd := g.command(npm, "ci", "--engine-strict", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1", "--fetch-timeout=30000")
-			cmd.Dir = tools
-			return failure(cmd)
-		})
-		modules := filepath.Join(g.dir, "node_modules")
-		if err := os.Symlink(filepath.Join(tools, "node_modules"), modules); err != nil {
-			t.Fatal(err)
-		}
+		modules := g.modules(npm)
 		if out := g.run(node, filepath.Join(modules, "@redocly/cli/bin/cli.js"), "lint", "--config=redocly.yaml", "--format=json", "openapi.json"); !strings.Contains(out, `"problems": []`) {
 			t.Errorf("redocly finds %s", out)
 		}
@@ -178,12 +197,7 @@ func TestGeneratedClients(t *testing.T) {
 	t.Run("Python", func(t *testing.T) {
 		python := testkit.NeedProgram(t, "python3")
 		g := newGenerator(t, "python", env)
-		bin := filepath.Join(g.installed([]string{"requirements.txt"}, func(tools string) error {
-			if err := failure(g.command(python, "-m", "venv", tools)); err != nil {
-				return err
-			}
-			return failure(g.command(filepath.Join(tools, "bin/python"), "-m", "pip", "install", "--quiet", "--retries=1", "--disable-pip-version-check", "-r", "requirements.txt"))
-		}), "bin")
+		bin := g.venv(python)
 		// The generator formats what it makes with ruff.
 		g.env = append(g.env, "PATH="+bin+":"+os.Getenv("PATH"))
 		python = filepath.Join(bin, "python") // the scripts beside it break when the directory moves

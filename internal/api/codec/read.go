@@ -67,12 +67,18 @@ func Read(c *gate.Call, v any, limit int64, seen func(body []byte)) error {
 
 // ParseHeld is Parse, and counts data and v as memory that the call holds.
 func ParseHeld(c *gate.Call, data []byte, v any) error {
-	if len(data) > freeObject {
-		if err := c.Hold(gate.InMemory, gate.HeldByte*int64(len(data))+heldValue*values(data)); err != nil {
-			return err
-		}
+	if err := HoldObject(c, data); err != nil {
+		return err
 	}
 	return Parse(data, v)
+}
+
+// HoldObject counts JSON, and what is made of it, as memory that the call holds.
+func HoldObject(c *gate.Call, data []byte) error {
+	if len(data) <= freeObject {
+		return nil
+	}
+	return c.Hold(gate.InMemory, gate.HeldByte*int64(len(data))+heldValue*values(data))
 }
 
 // Parse reads one JSON value and nothing else.

@@ -1,0 +1,239 @@
+// Package e2b serves the API of E2B, so that its SDKs can use Sandpit unmodified.
+//
+// The API has two parts, which E2B serves under different names and Sandpit on one address. The
+// control plane creates, finds and ends sandboxes; callers send their key in X-API-KEY. The data
+// plane is what E2B's agent, envd, serves in each sandbox: processes, files and health. Its
+// requests name the sandbox in a header, or by the access token that the control plane has given
+// out for it (token.go). The paths of the two differ, so that a request needs no other mark.
+//
+// Processes and files are services of the Connect protocol with its JSON codec (connect.go), and
+// files are also sent and received as they are (transfer.go).
+//
+// The package keeps nothing: what it must know about a sandbox later is its data of the dialect.
+// Facts about the protocol are from the public SDKs (e2b-dev/E2B) and the requests that they send.
+package e2b
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/dialect"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/gate"
+)
+
+// Name is the name of the service.
+const Name = "e2b"
+
+// New returns the dialect.
+func New() dialect.Dialect {
+	return dialect.Dialect{Name: Name, Title: "E2B", New: serve, Error: func(f gate.Failure) []byte { return plainError(f.Status, f) }}
+}
+
+// Headers of requests.
+const (
+	headerKey     = "X-Api-Key"
+	headerSandbox = "E2b-Sandbox-Id"
+	headerToken   = "X-Access-Token"
+)
+
+// envdVersion is the version of envd whose behavior this package has. SDKs ask older versions
+// for less.
+const envdVersion = "0.6.13"
+
+// api serves the dialect.
+type api struct{ dialect.Server }
+
+// call is one request on its way.
+type call struct {
+	*gate.Call
+	api *api
+}
+
+// route is an operation of the dialect.
+type route struct {
+	method, path, id string
+	guarded, vital   bool
+	audited          bool // the handler calls Intend itself
+	open             bool
+	handle           func(*call) error
+}
+
+// serve returns the dialect as the gate of a server has it.
+func serve(s dialect.Server) gate.Dialect {
+	a := &api{s}
+	d := gate.Dialect{
+		Credential: func(r *http.Request) (string, bool) { return r.Header.Get(headerKey), false },
+		KeyHint:    "set E2B_API_KEY to a key of this server; sandpit key create makes one",
+		PathHint:   "this server has no such call of E2B's API",
+		Fail:       fail,
+	}
+	add := func(data bool, all []route) {
+		for _, r := range all {
+			made := gate.Route{
+				Method: r.method, Path: r.path, ID: Name + "." + r.id,
+				Guarded: r.guarded, Vital: r.vital, SelfAudited: r.audited, Open: r.open,
+				Handle: func(c *gate.Call) error { return r.handle(&call{c, a}) },
+			}
+			if data {
+				made.Target, made.Proof = named, a.proof
+			} else {
+				made.Target = func(r *http.Request) string { return r.PathValue("id") }
+			}
+			d.Routes = append(d.Routes, made)
+		}
+	}
+	add(false, sandboxRoutes())
+	add(true, healthRoutes())
+	add(true, processRoutes())
+	return d
+}
+
+// onData reports whether a path is one of the data plane.
+func onData(path string) bool {
+	return rpcPath(path) || path == "/files" || path == "/health" || path == "/envs" || path == "/metrics"
+}
+
+// fail is gate.Dialect.Fail.
+func fail(c *gate.Call, f gate.Failure) {
+	status := f.Status
+	if onData(c.R.URL.Path) {
+		status = dataStatus(f)
+	}
+	switch {
+	case rpcPath(c.R.URL.Path):
+		failRPC(c, f, status)
+	default:
+		writeJSON(c.W, status, plainError(status, f))
+	}
+}
+
+// dataStatus returns the status of a failure of the data plane. SDKs know by 502 that the sandbox
+// does not run.
+func dataStatus(f gate.Failure) int {
+	if f.Code == errcode.Closed || f.Code == errcode.State {
+		return http.StatusBadGateway
+	}
+	return f.Status
+}
+
+// plainError returns an error as all but the Connect services have it. SDKs look at the code in it.
+func plainError(status int, f gate.Failure) []byte {
+	body, _ := json.Marshal(struct { // of numbers and strings, which never fails
+		Code    int    `json:"code"`
+		Message string `json:"message"`
+	}{status, message(f)})
+	return body
+}
+
+// message returns the text of an error with its hint, for which the API has no field of its own.
+func message(f gate.Failure) string {
+	if f.Hint == "" {
+		return f.Message
+	}
+	return f.Message + " (" + f.Hint + ")"
+}
+
+// writeJSON answers with JSON.
+func writeJSON(w http.ResponseWriter, status int, body []byte) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // the client may have left
+}
+
+// answer sends a value.
+func (c *call) answer(status int, v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	writeJSON(c.W, status, body)
+	return nil
+}
+
+// done answers that there is nothing to say.
+func (c *call) done() error {
+	c.W.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// tenant returns the engine as the caller sees it.
+func (c *call) tenant() *engine.Tenant { return c.api.Tenant(c.Caller) }
+
+// sandbox finds the sandbox that a request to the control plane names.
+func (c *call) sandbox() (engine.Box, error) {
+	sb, err := c.tenant().Get(c.Ctx, c.Target)
+	if err != nil {
+		return nil, c.Untouched(err)
+	}
+	return sb.(engine.Box), nil
+}
+
+// running finds the sandbox that a request to the data plane names. One that is paused is resumed
+// by what is then done, if it was created so.
+func (c *call) running() (sandpit.Sandbox, error) {
+	sb, err := c.lookAt()
+	if err != nil {
+		return nil, c.Untouched(err)
+	}
+	return sb, nil
+}
+
+// lookAt is running.
+func (c *call) lookAt() (engine.Box, error) {
+	found, err := c.tenant().Get(c.Ctx, c.Target)
+	if err != nil {
+		if errcode.Of(err) == errcode.NotFound {
+			err = &gate.Refusal{Code: errcode.Closed, Message: "the sandbox was not found"}
+		}
+		return nil, err
+	}
+	sb := found.(engine.Box)
+	info, err := sb.Info(c.Ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case info.State == sandpit.StateRunning, info.State == sandpit.StatePaused && stateOf(sb).AutoResume:
+		return sb, nil
+	}
+	return nil, &gate.Refusal{Code: errcode.State, Message: "the sandbox is " + string(info.State), Hint: "connect to it to resume it"}
+}
+
+// user returns the user that a request to the data plane names: "" for the sandbox's own.
+// E2B calls that one "user" in every template.
+func user(r *http.Request) string {
+	_, credentials, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	plain, err := base64.StdEncoding.DecodeString(strings.TrimSpace(credentials))
+	if err != nil {
+		return ""
+	}
+	name, _, _ := strings.Cut(string(plain), ":")
+	return ownUser(name)
+}
+
+// ownUser returns "" for the name of the sandbox's own user.
+func ownUser(name string) string {
+	if name == "user" {
+		return ""
+	}
+	return name
+}
+
+// healthRoutes returns the routes that say whether the sandbox runs.
+func healthRoutes() []route {
+	return []route{
+		{method: http.MethodGet, path: "/health", id: "health", handle: health},
+	}
+}
+
+// health answers 204 if the sandbox runs.
+func health(c *call) error {
+	if _, err := c.running(); err != nil {
+		return err
+	}
+	return c.done()
+}

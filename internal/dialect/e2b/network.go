@@ -1,0 +1,98 @@
+package e2b
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/gate"
+)
+
+// networkConfig says what a sandbox may reach. In E2B what is allowed wins over what is denied,
+// and without either all traffic is allowed.
+type networkConfig struct {
+	AllowOut      []string        `json:"allowOut,omitempty"`
+	DenyOut       []string        `json:"denyOut,omitempty"`
+	AllowInternet *bool           `json:"allow_internet_access,omitempty"` // only in a change
+	PublicTraffic *bool           `json:"allowPublicTraffic,omitempty"`
+	MaskHost      string          `json:"maskRequestHost,omitempty"`
+	HTTPSPorts    []int           `json:"httpsPorts,omitempty"`
+	Rules         json.RawMessage `json:"rules,omitempty"`
+	Proxy         json.RawMessage `json:"egressProxy,omitempty"`
+}
+
+// UnmarshalJSON refuses fields that are not known: none may be dropped silently.
+func (n *networkConfig) UnmarshalJSON(data []byte) error {
+	type plain networkConfig
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode((*plain)(n)); err != nil {
+		return gate.Invalid("network: "+err.Error(), "")
+	}
+	return nil
+}
+
+// allTraffic is the rule for everything.
+const allTraffic = "0.0.0.0/0"
+
+// egress returns what n allows. n may be nil. internet is the field allow_internet_access.
+func (n *networkConfig) egress(internet *bool) (sandpit.Egress, error) {
+	if n == nil {
+		n = new(networkConfig)
+	}
+	given := func(raw json.RawMessage) bool { s := string(raw); return s != "" && s != "null" && s != "{}" }
+	switch {
+	case given(n.Rules):
+		return sandpit.Egress{}, unsupported("network.rules are")
+	case given(n.Proxy):
+		return sandpit.Egress{}, unsupported("network.egressProxy is")
+	case n.MaskHost != "":
+		return sandpit.Egress{}, unsupported("network.maskRequestHost is")
+	case len(n.HTTPSPorts) > 0:
+		return sandpit.Egress{}, unsupported("network.httpsPorts is")
+	}
+	closed := internet != nil && !*internet || slices.Contains(n.DenyOut, allTraffic)
+	switch {
+	case slices.Contains(n.AllowOut, allTraffic):
+		return sandpit.Egress{Preset: sandpit.EgressPublic}, nil
+	case closed:
+		return sandpit.Egress{Allow: n.AllowOut}, nil
+	case len(n.AllowOut) > 0 && len(n.DenyOut) > 0:
+		return sandpit.Egress{}, unsupported(fmt.Sprintf("network.allowOut with a denyOut other than [%q] is", allTraffic))
+	}
+	return sandpit.Egress{Preset: sandpit.EgressPublic, Deny: n.DenyOut}, nil
+}
+
+// networkOf describes what a sandbox may reach, or returns nil if that is the default.
+func networkOf(e sandpit.Egress) *networkConfig {
+	switch e.Preset {
+	case sandpit.EgressPublic, sandpit.EgressAll, sandpit.EgressLearn:
+		if len(e.Deny) == 0 {
+			return nil
+		}
+		return &networkConfig{DenyOut: e.Deny}
+	}
+	return &networkConfig{AllowOut: e.Allow, DenyOut: []string{allTraffic}}
+}
+
+// setNetwork replaces what a sandbox may reach.
+func setNetwork(c *call) error {
+	in := new(networkConfig)
+	if err := c.readJSON(in); err != nil {
+		return c.Untouched(err)
+	}
+	e, err := in.egress(in.AllowInternet)
+	if err != nil {
+		return c.Untouched(err)
+	}
+	sb, err := c.live()
+	if err != nil {
+		return err
+	}
+	if err := sb.SetEgress(c.Ctx, e); err != nil {
+		return err
+	}
+	return c.done()
+}

@@ -1,0 +1,540 @@
+package e2b
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/gate"
+)
+
+// sandboxRoutes returns the routes of the control plane.
+func sandboxRoutes() []route {
+	const (
+		get, post, put, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete
+		all, one            = "/sandboxes", "/sandboxes/{id}"
+	)
+	return []route{
+		{method: post, path: "/v2" + all, id: "createSandbox", guarded: true, audited: true, handle: createSandbox},
+		{method: post, path: all, id: "createSandboxV1", guarded: true, audited: true, handle: createSandbox},
+		{method: get, path: "/v2" + all, id: "listSandboxes", handle: listSandboxes},
+		{method: get, path: all, id: "listSandboxesV1", handle: listSandboxes},
+		{method: get, path: one, id: "getSandbox", handle: getSandbox},
+		{method: del, path: one, id: "killSandbox", guarded: true, vital: true, handle: killSandbox},
+		{method: post, path: "/v2" + one + "/connect", id: "connectSandbox", guarded: true, handle: connectSandbox},
+		{method: post, path: one + "/connect", id: "connectSandboxV1", guarded: true, handle: connectSandbox},
+		{method: post, path: one + "/resume", id: "resumeSandbox", guarded: true, handle: resumeSandbox},
+		{method: post, path: one + "/timeout", id: "setTimeout", guarded: true, handle: setTimeout},
+		{method: post, path: one + "/refreshes", id: "refreshSandbox", guarded: true, handle: refreshSandbox},
+		{method: post, path: one + "/pause", id: "pauseSandbox", guarded: true, handle: pauseSandbox},
+		{method: get, path: one + "/metrics", id: "getMetrics", handle: getMetrics},
+		{method: put, path: one + "/network", id: "setNetwork", guarded: true, handle: setNetwork},
+	}
+}
+
+// state is what the dialect must know about a sandbox: its data of the dialect.
+type state struct {
+	Template   string `json:"template,omitempty"`
+	AutoResume bool   `json:"autoResume,omitempty"`
+}
+
+// stateOf returns the state of a sandbox. One that was not created with this API has the zero state.
+func stateOf(sb engine.Box) state {
+	var s state
+	_ = json.Unmarshal(sb.Dialect(Name), &s) // which only this package writes
+	return s
+}
+
+// newSandbox is the request to create a sandbox.
+type newSandbox struct {
+	TemplateID    string            `json:"templateID"`
+	Timeout       *int64            `json:"timeout"` // seconds
+	EnvVars       map[string]string `json:"envVars"`
+	Metadata      map[string]string `json:"metadata"`
+	AllowInternet *bool             `json:"allow_internet_access"`
+	Network       *networkConfig    `json:"network"`
+	AutoPause     *bool             `json:"autoPause"`
+	PauseMemory   *bool             `json:"autoPauseMemory"`
+	AutoResume    *struct {
+		Enabled bool `json:"enabled"`
+	} `json:"autoResume"`
+	VolumeMounts []json.RawMessage `json:"volumeMounts"`
+	MCP          json.RawMessage   `json:"mcp"`
+	IAM          json.RawMessage   `json:"iam"`
+}
+
+// defaultLife is the lifetime of sandboxes whose creator asks for none.
+const defaultLife = 5 * time.Minute
+
+// unsupported returns the refusal of something that Sandpit does not have.
+func unsupported(what string) error {
+	return &gate.Refusal{Code: errcode.Unsupported, Message: what + " not supported by this server"}
+}
+
+// spec returns the Spec that a request stands for.
+func (n *newSandbox) spec() (sandpit.Spec, error) {
+	given := func(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }
+	switch {
+	case len(n.VolumeMounts) > 0:
+		return sandpit.Spec{}, unsupported("volumes are")
+	case given(n.MCP):
+		return sandpit.Spec{}, unsupported("the MCP gateway is")
+	case given(n.IAM):
+		return sandpit.Spec{}, unsupported("workload tokens (iam) are")
+	case n.PauseMemory != nil && !*n.PauseMemory:
+		return sandpit.Spec{}, unsupported("pausing without keeping the memory is")
+	}
+	spec := sandpit.Spec{Labels: n.Metadata, Limits: sandpit.Limits{Life: defaultLife}}
+	if n.Timeout != nil {
+		if spec.Limits.Life = seconds(*n.Timeout); *n.Timeout <= 0 {
+			return sandpit.Spec{}, gate.Invalid("the timeout must be positive", "")
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(n.EnvVars)) {
+		spec.Env = append(spec.Env, name+"="+n.EnvVars[name])
+	}
+	if n.AutoPause != nil {
+		spec.OnExpiry = sandpit.ExpiryRemove
+		if *n.AutoPause {
+			spec.OnExpiry = sandpit.ExpiryPause
+		}
+	}
+	var err error
+	spec.Egress, err = n.Network.egress(n.AllowInternet)
+	return spec, err
+}
+
+// seconds returns a number of seconds, at most 100 years of them.
+func seconds(n int64) time.Duration {
+	return time.Duration(min(n, 100*365*24*60*60)) * time.Second
+}
+
+// created is what creating or connecting returns.
+type created struct {
+	SandboxID       string  `json:"sandboxID"`
+	TemplateID      string  `json:"templateID"`
+	ClientID        string  `json:"clientID"`
+	EnvdVersion     string  `json:"envdVersion"`
+	EnvdAccessToken string  `json:"envdAccessToken,omitempty"`
+	Domain          *string `json:"domain"`
+}
+
+// clientID is what older SDKs append to the ID of a sandbox for people.
+const clientID = "sandpit"
+
+func (c *call) describe(sb engine.Box) created {
+	return created{SandboxID: sb.ID(), TemplateID: stateOf(sb).Template, ClientID: clientID, EnvdVersion: envdVersion, EnvdAccessToken: c.api.token(c.Ctx, c.Caller, sb.ID())}
+}
+
+// createSandbox creates a sandbox. E2B gives every sandbox access to the internet. If a request does
+// not mention that, the sandbox gets it where the policy and the machine allow it.
+func createSandbox(c *call) error {
+	in := new(newSandbox)
+	if err := c.readJSON(in); err != nil {
+		return err
+	}
+	if err := c.Intend(fmt.Sprintf("template %.80q", in.TemplateID)); err != nil {
+		return err
+	}
+	spec, err := in.spec()
+	if err != nil {
+		return err
+	}
+	if spec.Image, err = c.api.Image(in.TemplateID); err != nil {
+		return err
+	}
+	kept := state{Template: in.TemplateID, AutoResume: in.AutoResume != nil && in.AutoResume.Enabled}
+	data, err := json.Marshal(kept)
+	if err != nil {
+		return err
+	}
+	sb, err := c.tenant().CreateFor(c.Ctx, spec, Name, data)
+	if in.AllowInternet == nil && in.Network == nil && (errors.Is(err, sandpit.ErrForbidden) || errors.Is(err, sandpit.ErrUnsupported)) {
+		spec.Egress = sandpit.Egress{} // if that was not the reason, the error is the same
+		sb, err = c.tenant().CreateFor(c.Ctx, spec, Name, data)
+	}
+	if err != nil {
+		return err
+	}
+	c.Target = sb.ID() // for the audit
+	return c.answer(http.StatusCreated, c.describe(sb))
+}
+
+// info describes a sandbox.
+type info struct {
+	SandboxID    string            `json:"sandboxID"`
+	TemplateID   string            `json:"templateID"`
+	Alias        string            `json:"alias,omitempty"`
+	ClientID     string            `json:"clientID"`
+	StartedAt    time.Time         `json:"startedAt"`
+	EndAt        time.Time         `json:"endAt"`
+	CPUCount     int64             `json:"cpuCount"`
+	MemoryMB     int64             `json:"memoryMB"`
+	DiskSizeMB   int64             `json:"diskSizeMB"`
+	State        string            `json:"state"`
+	EnvdVersion  string            `json:"envdVersion"`
+	Metadata     map[string]string `json:"metadata"`
+	VolumeMounts []struct{}        `json:"volumeMounts"`
+
+	*details
+}
+
+// details are what only the description of one sandbox has.
+type details struct {
+	EnvdAccessToken string         `json:"envdAccessToken,omitempty"`
+	AllowInternet   bool           `json:"allowInternetAccess"`
+	Network         *networkConfig `json:"network,omitempty"`
+	Lifecycle       lifecycle      `json:"lifecycle"`
+}
+
+type lifecycle struct {
+	OnTimeout  string `json:"onTimeout"`
+	AutoResume bool   `json:"autoResume"`
+}
+
+func infoOf(i sandpit.Info, s state) info {
+	out := info{
+		SandboxID: i.ID, TemplateID: s.Template, ClientID: clientID, StartedAt: i.CreatedAt, EndAt: i.ExpiresAt,
+		CPUCount: max(int64(i.Limits.CPUs+0.5), 1), MemoryMB: i.Limits.Memory >> 20, DiskSizeMB: i.Limits.Disk >> 20,
+		State: "running", EnvdVersion: envdVersion, Metadata: i.Labels, VolumeMounts: []struct{}{},
+	}
+	if i.State == sandpit.StatePaused {
+		out.State = "paused"
+	}
+	if out.TemplateID == "" {
+		out.TemplateID = i.Image
+	}
+	if i.Name != i.ID {
+		out.Alias = i.Name
+	}
+	return out
+}
+
+// getSandbox describes a sandbox.
+func getSandbox(c *call) error {
+	sb, err := c.live()
+	if err != nil {
+		return err
+	}
+	i, err := sb.Info(c.Ctx)
+	if err != nil {
+		return err
+	}
+	e, err := sb.Egress(c.Ctx)
+	if err != nil {
+		return err
+	}
+	s := stateOf(sb)
+	out := infoOf(i, s)
+	out.details = &details{EnvdAccessToken: c.api.token(c.Ctx, c.Caller, sb.ID()), AllowInternet: e.Asked(), Network: networkOf(e), Lifecycle: lifecycle{"kill", s.AutoResume}}
+	if i.OnExpiry == sandpit.ExpiryPause {
+		out.Lifecycle.OnTimeout = "pause"
+	}
+	return c.answer(http.StatusOK, out)
+}
+
+// live finds the sandbox that a request to the control plane names, unless it is stopped or has
+// failed: E2B has no such sandboxes.
+func (c *call) live() (engine.Box, error) {
+	sb, err := c.sandbox()
+	if err != nil {
+		return nil, err
+	}
+	i, err := sb.Info(c.Ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case i.State == sandpit.StateStopped || i.State == sandpit.StateFailed:
+		return nil, c.Untouched(&gate.Refusal{Code: errcode.NotFound, Message: fmt.Sprintf("sandbox %s is %s", i.ID, i.State)})
+	}
+	return sb, nil
+}
+
+// listSandboxes lists the sandboxes of the namespace, a page at a time.
+func listSandboxes(c *call) error {
+	q := c.R.URL.Query()
+	list := sandpit.ListQuery{After: q.Get("nextToken"), Limit: sandpit.DefaultPage, NewestFirst: q.Get("order") != "asc"}
+	if n, err := strconv.Atoi(q.Get("limit")); err == nil && n > 0 {
+		list.Limit = min(n, sandpit.MaxPage)
+	}
+	if after := q.Get("startedAfter"); after != "" {
+		t, err := time.Parse(time.RFC3339, after)
+		if err != nil {
+			return gate.Invalid("startedAfter is not a time", "use RFC 3339")
+		}
+		list.Since = t.Add(1)
+	}
+	names := q["state"]
+	if len(names) == 0 {
+		names = []string{"running,paused"}
+	}
+	for name := range strings.SplitSeq(strings.Join(names, ","), ",") {
+		switch name {
+		case "running":
+			list.States = append(list.States, sandpit.StateRunning)
+		case "paused":
+			list.States = append(list.States, sandpit.StatePaused)
+		default:
+			return gate.Invalid(fmt.Sprintf("the state %.40q is not known", name), "use running or paused")
+		}
+	}
+	var err error
+	if list.Labels, err = metadata(q.Get("metadata")); err != nil {
+		return err
+	}
+	tenant := c.tenant()
+	page, err := tenant.List(c.Ctx, list)
+	if err != nil {
+		return err
+	}
+	out := []info{}
+	for _, i := range page.Sandboxes {
+		var s state
+		if sb, err := tenant.Get(c.Ctx, i.ID); err == nil { // otherwise it has just gone
+			s = stateOf(sb.(engine.Box))
+		}
+		if one := infoOf(i, s); q.Get("template") == "" || q.Get("template") == one.TemplateID {
+			out = append(out, one)
+		}
+	}
+	if page.Next != "" {
+		c.W.Header().Set("X-Next-Token", page.Next)
+	}
+	return c.answer(http.StatusOK, out)
+}
+
+// metadata parses the filter of a list. SDKs encode its names and values twice.
+func metadata(query string) (map[string]string, error) {
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return nil, gate.Invalid("metadata is not a query", "")
+	}
+	out := map[string]string{}
+	for name, all := range values {
+		plain, err := url.PathUnescape(name)
+		value, err2 := url.PathUnescape(all[0])
+		if err != nil || err2 != nil {
+			return nil, gate.Invalid("metadata is not a query", "")
+		}
+		out[plain] = value
+	}
+	return out, nil
+}
+
+// killSandbox removes a sandbox.
+func killSandbox(c *call) error {
+	sb, err := c.sandbox()
+	if err != nil {
+		return err
+	}
+	if err := sb.Remove(c.Ctx); err != nil {
+		return err
+	}
+	return c.done()
+}
+
+// lifeRequest is the body of requests that change the lifetime.
+type lifeRequest struct {
+	Timeout   *int64 `json:"timeout"`  // seconds
+	Duration  *int64 `json:"duration"` // the same
+	Memory    *bool  `json:"memory"`
+	AutoPause *bool  `json:"autoPause"`
+}
+
+func (c *call) lifeRequest() (*lifeRequest, error) {
+	in := new(lifeRequest)
+	if err := c.readJSON(in); err != nil {
+		return nil, c.Untouched(err)
+	}
+	if in.Memory != nil && !*in.Memory {
+		return nil, c.Untouched(unsupported("sandboxes without their memory are"))
+	}
+	return in, nil
+}
+
+// connectSandbox resumes a sandbox if it is paused. Its lifetime becomes longer, and never shorter.
+func connectSandbox(c *call) error { return c.wake(true) }
+
+// resumeSandbox is what SDKs used before connectSandbox.
+func resumeSandbox(c *call) error { return c.wake(false) }
+
+func (c *call) wake(running bool) error {
+	in, err := c.lifeRequest()
+	if err != nil {
+		return err
+	}
+	sb, err := c.live()
+	if err != nil {
+		return err
+	}
+	i, err := sb.Info(c.Ctx)
+	if err != nil {
+		return err
+	}
+	status, life := http.StatusOK, defaultLife
+	if in.Timeout != nil {
+		life = seconds(*in.Timeout)
+	}
+	paused := i.State == sandpit.StatePaused
+	switch {
+	case paused:
+		status = http.StatusCreated
+		if err := sb.Resume(c.Ctx); err != nil {
+			return err
+		}
+	case !running:
+		return &gate.Refusal{Code: errcode.State, Message: "the sandbox is not paused"}
+	}
+	if err := c.extend(sb, life, in.AutoPause, !paused); err != nil {
+		return err
+	}
+	return c.answer(status, c.describe(sb))
+}
+
+// extend sets the lifetime of a sandbox from now on. With longer, it never becomes shorter.
+func (c *call) extend(sb engine.Box, life time.Duration, autoPause *bool, longer bool) error {
+	change := sandpit.Lifetime{Life: max(life, time.Second)}
+	if autoPause != nil {
+		change.OnExpiry = sandpit.ExpiryRemove
+		if *autoPause {
+			change.OnExpiry = sandpit.ExpiryPause
+		}
+	}
+	i, err := sb.Info(c.Ctx)
+	if err != nil {
+		return err
+	}
+	if longer && !i.ExpiresAt.Before(time.Now().Add(change.Life)) {
+		if change.Life = 0; change.OnExpiry == "" {
+			return nil
+		}
+	}
+	return sb.SetLifetime(c.Ctx, change)
+}
+
+// setTimeout sets the lifetime from now on.
+func setTimeout(c *call) error {
+	in, err := c.lifeRequest()
+	if err != nil {
+		return err
+	}
+	if in.Timeout == nil || *in.Timeout < 0 {
+		return gate.Invalid("timeout is missing or negative", "")
+	}
+	sb, err := c.live()
+	if err != nil {
+		return err
+	}
+	if err := c.extend(sb, seconds(*in.Timeout), nil, false); err != nil {
+		return err
+	}
+	return c.done()
+}
+
+// refreshSandbox makes the lifetime longer.
+func refreshSandbox(c *call) error {
+	in, err := c.lifeRequest()
+	if err != nil {
+		return err
+	}
+	sb, err := c.live()
+	if err != nil {
+		return err
+	}
+	life := defaultLife
+	if in.Duration != nil {
+		life = seconds(*in.Duration)
+	}
+	if err := c.extend(sb, life, nil, true); err != nil {
+		return err
+	}
+	return c.done()
+}
+
+// pauseSandbox freezes a sandbox.
+func pauseSandbox(c *call) error {
+	if _, err := c.lifeRequest(); err != nil {
+		return err
+	}
+	sb, err := c.live()
+	if err != nil {
+		return err
+	}
+	i, err := sb.Info(c.Ctx)
+	if err != nil {
+		return err
+	}
+	if i.State == sandpit.StatePaused {
+		return &gate.Refusal{Code: errcode.State, Message: "the sandbox is paused already"}
+	}
+	if err := sb.Pause(c.Ctx); err != nil {
+		return err
+	}
+	return c.done()
+}
+
+// metric is the use of resources at one time.
+type metric struct {
+	Timestamp     time.Time `json:"timestamp"`
+	TimestampUnix int64     `json:"timestampUnix"`
+	CPUCount      int64     `json:"cpuCount"`
+	CPUUsedPct    float64   `json:"cpuUsedPct"` // of all CPUs of the sandbox
+	MemUsed       int64     `json:"memUsed"`    // bytes, as the next four
+	MemTotal      int64     `json:"memTotal"`
+	MemCache      int64     `json:"memCache"`
+	DiskUsed      int64     `json:"diskUsed"`
+	DiskTotal     int64     `json:"diskTotal"`
+}
+
+// getMetrics lists the use of resources, oldest first.
+func getMetrics(c *call) error {
+	sb, err := c.live()
+	if err != nil {
+		return err
+	}
+	i, err := sb.Info(c.Ctx)
+	if err != nil {
+		return err
+	}
+	all, err := sb.History(c.Ctx, time.Time{})
+	if err != nil {
+		return err
+	}
+	if len(all) == 0 && i.State == sandpit.StateRunning {
+		now, err := sb.Metrics(c.Ctx)
+		if err != nil {
+			return err
+		}
+		all = append(all, sandpit.Sample{Time: time.Now(), Metrics: now})
+	}
+	q := c.R.URL.Query()
+	from, _ := strconv.ParseInt(q.Get("start"), 10, 64)
+	to, err := strconv.ParseInt(q.Get("end"), 10, 64)
+	if err != nil {
+		to = 1 << 62
+	}
+	out, was := []metric{}, sandpit.Sample{Time: i.CreatedAt}
+	for _, s := range all {
+		used := 0.0
+		if wall := s.Time.Sub(was.Time); wall > 0 && s.CPU >= was.CPU {
+			used = 100 * float64(s.CPU-was.CPU) / float64(wall) / i.Limits.CPUs
+		}
+		if was = s; s.Time.Unix() >= from && s.Time.Unix() <= to {
+			out = append(out, metric{
+				Timestamp: s.Time, TimestampUnix: s.Time.Unix(), CPUCount: max(int64(i.Limits.CPUs+0.5), 1), CPUUsedPct: used,
+				MemUsed: max(s.Memory, 0), MemTotal: i.Limits.Memory, DiskUsed: max(s.Disk, 0), DiskTotal: i.Limits.Disk,
+			})
+		}
+	}
+	return c.answer(http.StatusOK, out)
+}

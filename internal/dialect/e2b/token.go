@@ -1,0 +1,41 @@
+package e2b
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/sandpit-dev/sandpit/internal/dialect"
+	"github.com/sandpit-dev/sandpit/internal/gate"
+)
+
+// token returns the access token of a sandbox for a caller, or "" for a peer of a unix socket, who needs
+// none.
+func (a *api) token(ctx context.Context, c gate.Caller, sandbox string) string {
+	token, _, err := a.Tokens.Of(ctx, c.Key, sandbox)
+	if err != nil {
+		return "" // the key has just ended, too
+	}
+	return token
+}
+
+// proof is gate.Route.Proof of the data plane. Some SDKs send nothing but the access token, which then
+// also names the sandbox.
+func (a *api) proof(c *gate.Call) (who gate.Caller, ok bool, err error) {
+	token := c.R.Header.Get(headerToken)
+	if token == "" {
+		return who, false, nil
+	}
+	c.R.Header.Del(headerToken)
+	sandbox, who, err := a.Tokens.Verify(c.Ctx, token)
+	if err != nil {
+		return gate.Caller{}, false, err
+	}
+	if c.Target != "" && c.Target != sandbox {
+		return gate.Caller{}, false, dialect.ErrTokenEnded
+	}
+	c.Target = sandbox
+	return who, true, nil
+}
+
+// named is gate.Route.Target of the data plane.
+func named(r *http.Request) string { return r.Header.Get(headerSandbox) }

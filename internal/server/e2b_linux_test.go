@@ -1,0 +1,153 @@
+package server_test
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/dialect"
+	"github.com/sandpit-dev/sandpit/internal/dialect/e2b"
+	"github.com/sandpit-dev/sandpit/internal/server"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
+)
+
+// withE2B starts the server with a listener for E2B's API, and returns its URL and a key. It skips
+// the test where no sandbox can be made.
+func (s *served) withE2B() (url, key string) {
+	s.t.Helper()
+	at := testkit.Address(s.t)
+	s.settings.Listen = append(s.settings.Listen, server.Listen{Address: server.Address{Network: "tcp", Host: at}, Service: e2b.Name})
+	s.change = func(o *server.Options) { o.Dialects = []dialect.Dialect{e2b.New()} }
+	s.start()
+	c := s.unix()
+	defer c.Close()
+	create(s.t, c, "probe")
+	return "http://" + at, s.makeKey(v1.NewKey{Namespace: "e2b", Format: "e2b"}).Secret
+}
+
+// The SDKs of E2B work unmodified: each runs a program that calls what a server can answer, and
+// checks results and errors.
+func TestE2BClients(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withE2B()
+	env := []string{"E2B_API_URL=" + url, "E2B_SANDBOX_URL=" + url, "E2B_API_KEY=" + key}
+
+	t.Run("JavaScript", func(t *testing.T) {
+		npm, node := testkit.NeedProgram(t, "npm"), testkit.NeedProgram(t, "node")
+		g := newGenerator(t, "e2b-javascript", env)
+		g.modules(npm)
+		g.quiet(node, "scenario.mjs")
+	})
+
+	t.Run("Python", func(t *testing.T) {
+		python := testkit.NeedProgram(t, "python3")
+		g := newGenerator(t, "e2b-python", env)
+		g.quiet(filepath.Join(g.venv(python), "python"), "-X", "faulthandler", "scenario.py")
+	})
+}
+
+// e2bCall sends a request to E2B's API, and wants a status and a text in the answer, which it returns.
+func (s *served) e2bCall(t *testing.T, status int, text, method, url, body string, headers ...string) string {
+	t.Helper()
+	got, answer, _ := s.get(method, url, "", body, headers...)
+	if got != status || !strings.Contains(answer, text) {
+		t.Errorf("%s %s %.80q: %d %q, want %d %s", method, url, body, got, answer, status, text)
+	}
+	return answer
+}
+
+// envelope returns a message of a Connect stream.
+func envelope(flags byte, message string) string {
+	head := binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(message)))
+	return string(head) + message
+}
+
+// Requests that no SDK sends get an error in the form that the SDKs show, and nobody gets at the
+// sandbox of another key.
+func TestE2BBadInput(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withE2B()
+	call := func(status int, text, method, path, body string, headers ...string) string {
+		t.Helper()
+		return s.e2bCall(t, status, text, method, url+path, body, headers...)
+	}
+	other := s.keyOf("other", "")
+	var made struct{ SandboxID, EnvdAccessToken string }
+	if err := json.Unmarshal([]byte(call(201, "", "POST", "/sandboxes", `{"templateID":"base","timeout":600,"unknown":1}`, "X-API-KEY", key)), &made); err != nil {
+		t.Fatal(err)
+	}
+	one, token := "/sandboxes/"+made.SandboxID, made.EnvdAccessToken
+
+	call(401, `{"code":401,"message":"the request has no key`, "GET", one, "")
+	call(401, `{"code":401,`, "GET", one, "", "X-API-KEY", "e2b_00")
+	call(401, `{"code":401,`, "GET", one, "", "X-API-KEY", token)
+	for _, path := range []string{one, "/sandboxes/nonesuch"} {
+		call(404, `{"code":404,`, "GET", path, "", "X-API-KEY", other)
+		call(404, `{"code":404,`, "DELETE", path, "", "X-API-KEY", other)
+		call(404, `{"code":404,`, "POST", path+"/pause", "{}", "X-API-KEY", other)
+		call(404, `{"code":404,`, "POST", "/v2"+path+"/connect", `{"timeout":1}`, "X-API-KEY", other)
+	}
+	call(404, `"message":"the path does not exist`, "GET", "/v7/sandboxes", "", "X-API-KEY", key)
+	for body, want := range map[string]string{
+		`{"templateID":"base"`:               `{"code":400,`,
+		`[]`:                                 `{"code":400,`,
+		`{"templateID":"base","timeout":-1}`: `{"code":400,`,
+		`{"templateID":"base","network":{"deny":1}}`: `unknown field \"deny\"`,
+	} {
+		call(400, want, "POST", "/v2/sandboxes", body, "X-API-KEY", key)
+	}
+	call(413, `{"code":413,`, "POST", "/v2/sandboxes", `{"x":"`+strings.Repeat("x", 5<<20)+`"}`, "X-API-KEY", key)
+	call(404, `nonesuch`, "POST", "/v2/sandboxes", `{"templateID":"nonesuch"}`, "X-API-KEY", key)
+	for _, body := range []string{`"volumeMounts":[{}]`, `"mcp":{}`, `"iam":{}`, `"autoPauseMemory":false`, `"network":{"egressProxy":{"address":"a:1"}}`, `"network":{"rules":{"a":[]}}`, `"network":{"maskRequestHost":"x"}`} {
+		call(501, `not supported`, "POST", "/v2/sandboxes", `{"templateID":"base",`+body+`}`, "X-API-KEY", key)
+	}
+
+	list, start := "/process.Process/List", "/process.Process/Start"
+	mine := []string{"E2b-Sandbox-Id", made.SandboxID, "X-Access-Token", token}
+	call(200, `{"processes":[]}`, "POST", list, "{}", mine...)
+	call(200, `{"processes":[]}`, "POST", list, "{}", mine[2:]...)
+	call(204, "", "GET", "/health", "", mine...)
+	call(401, `{"code":"unauthenticated",`, "POST", list, "{}", mine[:2]...)
+	call(401, `{"code":"unauthenticated",`, "POST", list, "{}", "E2b-Sandbox-Id", "nonesuch", "X-Access-Token", token)
+	call(401, `{"code":"unauthenticated",`, "POST", list, "{}", append(mine[:2:2], "X-Access-Token", token+"x")...)
+	call(502, `{"code":"unavailable",`, "POST", list, "{}", "E2b-Sandbox-Id", made.SandboxID, "X-API-KEY", other)
+	call(502, `{"code":502,`, "GET", "/health", "", "E2b-Sandbox-Id", made.SandboxID, "X-API-KEY", other)
+	call(400, `{"code":"invalid_argument",`, "POST", list, `{"x`, mine...)
+	call(404, `{"code":"unimplemented",`, "POST", "/process.Process/Nothing", `{}`, mine...)
+	call(404, `{"code":"not_found",`, "POST", "/process.Process/SendInput", `{"process":{"pid":1}}`, mine...)
+	call(400, `{"code":"invalid_argument",`, "POST", "/process.Process/SendSignal", `{"process":{"pid":1},"signal":"SIGNAL_X"}`, mine...)
+	stream := append(mine, "Content-Type", "application/connect+json")
+	for body, want := range map[string]string{
+		"":                         "invalid_argument",
+		"\x00\x00\x00\x00":         "invalid_argument",
+		"\x00\xff\xff\xff\xff{}":   "invalid_argument",
+		envelope(1, "{}"):          "invalid_argument",
+		envelope(0, "{"):           "invalid_argument",
+		envelope(0, "{}") + "x":    "invalid_argument",
+		envelope(0, `{"tag":"x"}`): "unimplemented",
+		envelope(0, `{"process":{"cmd":"/nonesuch"}}`): "invalid_argument",
+	} {
+		answer := call(200, `{"error":{"code":"`+want+`",`, "POST", start, body, stream...)
+		if !strings.HasPrefix(answer, "\x02") {
+			t.Errorf("%q does not end with an error: %q", body, answer)
+		}
+	}
+	answer := call(200, `{"event":{"end":{"exitCode":0,"exited":true,`, "POST", start, envelope(0, `{"process":{"cmd":"/bin/echo","args":["hi"]},"stdin":false}`), stream...)
+	if want := `{"event":{"data":{"stdout":"` + base64.StdEncoding.EncodeToString([]byte("hi\n")) + `"}}}`; !strings.Contains(answer, want) || !strings.HasSuffix(answer, envelope(2, "{}")) {
+		t.Errorf("the stream is %q, without %s", answer, want)
+	}
+
+	admin := s.unix()
+	defer admin.Close()
+	var entries v1.AuditList
+	if err := admin.Call(t.Context(), "GET", "/v1/audit?action=e2b.startProcess&sandbox="+made.SandboxID, nil, &entries); err != nil || len(entries.Entries) == 0 || !strings.Contains(entries.Entries[len(entries.Entries)-1].Detail, "/bin/echo hi") {
+		t.Errorf("the audit has %v, %v", entries.Entries, err)
+	}
+	call(204, "", "DELETE", one, "", "X-API-KEY", key)
+	call(502, `{"code":502,`, "GET", "/health", "", mine...)
+	call(404, `{"code":404,`, "DELETE", one, "", "X-API-KEY", key)
+}
