@@ -230,17 +230,18 @@ type Sample struct {
 
 // Event is a change in the life of a sandbox or of one of its processes.
 type Event struct {
-	Seq     uint64            `json:"seq"` // increasing; unique on a server
-	Time    time.Time         `json:"time"`
-	Kind    EventKind         `json:"kind"`
-	Sandbox string            `json:"sandbox"` // ID
-	Name    string            `json:"name"`
-	State   State             `json:"state,omitempty"`   // after the event
-	Reason  string            `json:"reason,omitempty"`  // why the sandbox ended: "asked", "life", "idle", "failed: …"
-	Process string            `json:"process,omitempty"` // ID
-	PID     int               `json:"pid,omitempty"`
-	Exit    *int              `json:"exit,omitempty"` // exit code
-	Labels  map[string]string `json:"labels,omitempty"`
+	Seq       uint64            `json:"seq"` // increasing; unique on a server
+	Time      time.Time         `json:"time"`
+	Kind      EventKind         `json:"kind"`
+	Sandbox   string            `json:"sandbox"` // ID
+	Name      string            `json:"name"`
+	Namespace string            `json:"namespace,omitempty"` // as Info.Namespace
+	State     State             `json:"state,omitempty"`     // after the event
+	Reason    string            `json:"reason,omitempty"`    // why the sandbox ended: "asked", "life", "idle", "failed: …"
+	Process   string            `json:"process,omitempty"`   // ID
+	PID       int               `json:"pid,omitempty"`
+	Exit      *int              `json:"exit,omitempty"` // exit code
+	Labels    map[string]string `json:"labels,omitempty"`
 }
 
 // EventKind names what happened.

@@ -80,6 +80,10 @@ type Client interface {
 	Close() error
 }
 
+// AllNamespaces stands for a client's namespace with all that are nested in it. Lists, events and
+// removals by filter then cover all of them; nothing can be created there.
+const AllNamespaces = "*"
+
 // Bounds of [ListQuery.Limit], which the lists of the HTTP API share.
 const (
 	DefaultPage = 100
@@ -152,6 +156,7 @@ type Sandbox interface {
 type Info struct {
 	ID        string
 	Name      string
+	Namespace string // the nested namespace in which Name is unique; empty: none, but the client's own
 	State     State
 	Image     string // as resolved, for example docker.io/library/debian@sha256:…
 	Driver    string

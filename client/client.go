@@ -32,6 +32,12 @@ type Options struct {
 	// the kernel identifies the user.
 	Key string
 
+	// Namespace is a namespace nested in that of the caller. The client then creates and sees
+	// sandboxes in it alone, which have names of their own there; it need not be created. With
+	// sandpit.AllNamespaces, lists, events and removals by filter cover the caller's own and all
+	// nested ones. Secrets, webhooks, images and all limits are those of the caller.
+	Namespace string
+
 	// TLS is the configuration for https, for example trusted roots or a client
 	// certificate. Default: the roots of the system.
 	TLS *tls.Config
@@ -108,6 +114,12 @@ func New(opt Options) (*Client, error) {
 	c.header.Set("User-Agent", agent)
 	if opt.Key != "" {
 		c.header.Set("Authorization", "Bearer "+opt.Key)
+	}
+	if opt.Namespace != "" {
+		if opt.Namespace != sandpit.AllNamespaces && !isName(opt.Namespace) {
+			return nil, fault.Errorf(sandpit.ErrInvalid, "using the namespace: %.80q is not a valid name", opt.Namespace)
+		}
+		c.header.Set("X-Sandpit-Namespace", opt.Namespace)
 	}
 	c.http = &http.Client{
 		Transport: &http.Transport{

@@ -126,6 +126,7 @@ func (s *served) clean(t testing.TB) {
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	for _, opt := range []client.Options{s.unixOptions(), s.tlsOptions()} {
+		opt.Namespace = sandpit.AllNamespaces
 		c, err := client.New(opt)
 		if err != nil {
 			t.Error(err)

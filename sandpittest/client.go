@@ -36,6 +36,7 @@ var clientProperties = []property{
 	{"many sandboxes at once do not see each other", testManySandboxes},
 	{"a new sandbox has nothing of those that were removed", testNothingIsLeft},
 	{"a lifetime ends the sandbox", testLife},
+	{"a nested namespace has names of its own, and is seen alone or with all others", testNested},
 }
 
 func testZeroSpec(t *testing.T, e *env) {
@@ -494,5 +495,96 @@ func isPathError(t *testing.T, err, kind error) {
 	wantKind(t, err, kind)
 	if pe := (*fs.PathError)(nil); !errors.As(err, &pe) {
 		t.Errorf("the error %v (%T) is no *fs.PathError", err, err)
+	}
+}
+
+// nested returns a client of a nested namespace.
+func (e *env) nested(t *testing.T, namespace string) sandpit.Client {
+	t.Helper()
+	c := e.opt.Nested(t, namespace)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func testNested(t *testing.T, e *env) {
+	if e.opt.Nested == nil {
+		t.Skip("this client has no nested namespaces")
+	}
+	name := uniqueName(t)
+	in, other, all := e.nested(t, name+".a"), e.nested(t, name+".ab"), e.nested(t, sandpit.AllNamespaces)
+	first, err := all.List(t.Context(), sandpit.ListQuery{Limit: 1})
+	must(t, err)
+	spec := sandpit.Spec{Name: name, Image: e.opt.Image, Labels: map[string]string{"nested": name}}
+	outside := e.sandbox(t, spec)
+	create := func(c sandpit.Client) sandpit.Sandbox {
+		t.Helper()
+		sb, err := c.Create(t.Context(), spec)
+		must(t, err)
+		t.Cleanup(func() { _ = sb.Remove(context.Background()) })
+		return sb
+	}
+	a, ab := create(in), create(other)
+	_, err = in.Create(t.Context(), spec)
+	wantKind(t, err, sandpit.ErrExists)
+	_, err = all.Create(t.Context(), sandpit.Spec{Image: e.opt.Image})
+	wantKind(t, err, sandpit.ErrInvalid)
+
+	// Names and lists are those of the namespace.
+	for c, sb := range map[sandpit.Client]sandpit.Sandbox{e.client: outside, in: a, other: ab} {
+		found, err := c.Get(t.Context(), name)
+		must(t, err)
+		if found.ID() != sb.ID() {
+			t.Errorf("the name means %s, want %s", found.ID(), sb.ID())
+		}
+		page, err := c.List(t.Context(), sandpit.ListQuery{Labels: spec.Labels})
+		must(t, err)
+		if len(page.Sandboxes) != 1 || page.Sandboxes[0].ID != sb.ID() {
+			t.Errorf("the list is %+v", page.Sandboxes)
+		}
+	}
+	page, err := all.List(t.Context(), sandpit.ListQuery{Labels: spec.Labels})
+	must(t, err)
+	var got []string
+	for _, i := range page.Sandboxes {
+		got = append(got, i.ID, i.Name, i.Namespace)
+	}
+	if want := []string{outside.ID(), name, "", a.ID(), name, name + ".a", ab.ID(), name, name + ".ab"}; !slices.Equal(got, want) {
+		t.Errorf("all are %q, want %q", got, want)
+	}
+
+	// An id is found from outside, and not from another nested namespace.
+	for _, c := range []sandpit.Client{e.client, all, in} {
+		found, err := c.Get(t.Context(), a.ID())
+		must(t, err)
+		if got := shell(t, found, "hostname"); got != name {
+			t.Errorf("got %q", got)
+		}
+	}
+	_, err = other.Get(t.Context(), a.ID())
+	wantKind(t, err, sandpit.ErrNotFound)
+	wantKind(t, other.Remove(t.Context(), a.ID()), sandpit.ErrNotFound)
+	_, err = in.Get(t.Context(), outside.ID())
+	wantKind(t, err, sandpit.ErrNotFound)
+
+	// Events too.
+	must(t, ab.Update(t.Context(), sandpit.Change{Name: name + "-2"}))
+	must(t, a.Update(t.Context(), sandpit.Change{Name: name + "-2"}))
+	for c, want := range map[sandpit.Client]string{in: a.ID(), other: ab.ID()} {
+		for _, ev := range collect(t, func(ctx context.Context) func(func(sandpit.Event, error) bool) {
+			return c.Events(ctx, sandpit.EventQuery{After: first.Seq, Labels: spec.Labels})
+		}, func(all []sandpit.Event) bool { return all[len(all)-1].Kind == sandpit.EventUpdated }) {
+			if ev.Kind != sandpit.EventLost && (ev.Sandbox != want || ev.Namespace == "") {
+				t.Errorf("an event of another namespace comes: %+v", ev)
+			}
+		}
+	}
+	if found, err := in.Get(t.Context(), name+"-2"); err != nil || found.ID() != a.ID() {
+		t.Errorf("its new name leads to %v, %v", found, err)
+	}
+	_, err = in.Get(t.Context(), name)
+	wantKind(t, err, sandpit.ErrNotFound)
+	must(t, in.Remove(t.Context(), name+"-2"))
+	if _, err := other.Get(t.Context(), name+"-2"); err != nil {
+		t.Error(err)
 	}
 }

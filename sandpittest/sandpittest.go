@@ -43,6 +43,10 @@ type Options struct {
 	// which keep running when a client is closed.
 	Shared bool
 
+	// Nested returns a client like the one under test in a nested namespace, or in
+	// sandpit.AllNamespaces. It may be nil for clients without nested namespaces.
+	Nested func(t *testing.T, namespace string) sandpit.Client
+
 	// Previews is the HOST:PORT where the server of the client is reached at the URLs of
 	// previews, in place of what DNS says. It may be empty for clients without previews.
 	Previews string

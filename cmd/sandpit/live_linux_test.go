@@ -675,6 +675,20 @@ func TestCommandsOverTLS(t *testing.T) {
 	if _, err := run([]string{trust, at, with}, "rm", "later"); err != nil {
 		t.Error(err)
 	}
+	nested := "SANDPIT_NAMESPACE=team"
+	if out, err := run([]string{trust, at, with, nested}, "create", "box"); err != nil || !strings.HasSuffix(out, "box\n") {
+		t.Errorf("a nested namespace: %v %s", err, out)
+	}
+	all, err := run([]string{trust, at, with, "SANDPIT_NAMESPACE=*"}, "ps")
+	if lines := strings.Split(all, "\n"); err != nil || len(lines) != 4 || !strings.HasPrefix(lines[0], "NAMESPACE  NAME") || !strings.HasPrefix(lines[1], "-          box") || !strings.HasPrefix(lines[2], "team       box") {
+		t.Errorf("all namespaces: %v %s", err, all)
+	}
+	if out, err := run([]string{trust, at, with, nested}, "rm", "--all"); err != nil || out != "box\n" {
+		t.Errorf("removing what is nested: %v %s", err, out)
+	}
+	if out, err := run([]string{trust, at, with, "SANDPIT_NAMESPACE=a/b"}, "ps"); err == nil || !strings.Contains(out, "not a valid name") {
+		t.Errorf("a namespace that is none: %v %s", err, out)
+	}
 	r := startServedRun(t, s, fmt.Sprintf("mark-%d-away", os.Getpid()), "echo ready; sleep 1000", trust, at, with)
 	if err := r.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)

@@ -56,7 +56,7 @@ func connect(ctx context.Context, opt cli.ConnectOptions) (c sandpit.Client, sta
 		}
 		address = server.SocketIn(opt.Home).String()
 	}
-	c, err = client.New(client.Options{Address: address, Key: opt.Key, UserAgent: "sandpit/" + version})
+	c, err = client.New(client.Options{Address: address, Key: opt.Key, Namespace: opt.Nested, UserAgent: "sandpit/" + version})
 	return c, started, err
 }
 

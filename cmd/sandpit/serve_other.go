@@ -18,7 +18,7 @@ func addServer(app *cli.App) {
 		if opt.Address == "" {
 			return nil, false, sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "starting a server: servers run only on Linux"), "set SANDPIT_SERVER and SANDPIT_KEY to use a server on another machine")
 		}
-		c, err := client.New(client.Options{Address: opt.Address, Key: opt.Key, UserAgent: "sandpit/" + version})
+		c, err := client.New(client.Options{Address: opt.Address, Key: opt.Key, Namespace: opt.Nested, UserAgent: "sandpit/" + version})
 		return c, false, err
 	}
 	app.Serve = func(context.Context, cli.ServeOptions) error {

@@ -7,9 +7,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 	"github.com/sandpit-dev/sandpit/internal/preview"
 )
 
@@ -101,6 +103,7 @@ func (a *API) Dialect() gate.Dialect {
 			return ok
 		},
 		Credential: credential,
+		Nested:     nested,
 		Challenge:  `Bearer realm="sandpit"`,
 		KeyHint:    "send the header Authorization: Bearer KEY, or set SANDPIT_KEY for the command line; sandpit key create makes one",
 		PathHint:   "see /docs",
@@ -111,7 +114,7 @@ func (a *API) Dialect() gate.Dialect {
 			body, _ := json.Marshal(codec.Error(f)) // of strings, which never fails
 			codec.Write(c.W, f.Status, append(body, '\n'))
 		},
-		AllowHeaders:  "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Range, X-Sandpit-Key, X-Sandpit-Port, X-Sandpit-Sandbox",
+		AllowHeaders:  "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Range, X-Sandpit-Key, X-Sandpit-Namespace, X-Sandpit-Port, X-Sandpit-Sandbox",
 		ExposeHeaders: "X-Request-Id, Retry-After, Location, Idempotent-Replayed, X-Sandpit-Mode, Content-Range",
 	}
 	for _, route := range append(Routes(), runRoute()) {
@@ -166,6 +169,21 @@ func credential(r *http.Request) (secret string, shared bool) {
 		return "", false
 	}
 	return key, true
+}
+
+// headerNamespace has the nested namespace that a request is about.
+const headerNamespace = "X-Sandpit-Namespace"
+
+// nested is for gate.Dialect.Nested.
+func nested(r *http.Request) (string, error) {
+	values := r.Header.Values(headerNamespace)
+	if len(values) == 0 {
+		return "", nil
+	}
+	if name := values[0]; len(values) == 1 && (name == sandpit.AllNamespaces || notation.IsName(name)) {
+		return name, nil
+	}
+	return "", sandpit.WithHint(gate.Invalid(headerNamespace+" is not the name of a namespace", ""), notation.NameHint+"; or send "+sandpit.AllNamespaces+" to list those of all")
 }
 
 // check refuses what no handler has to look at, and has the audit keep what is about to be

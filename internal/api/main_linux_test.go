@@ -323,7 +323,7 @@ type backend struct {
 }
 
 func (b *backend) Client(c gate.Caller) sandpit.Client {
-	return b.engine.As(c.Namespace, policy.Default())
+	return b.engine.As(c.Namespace, policy.Default()).In(c.Nested)
 }
 
 // noPreviews is a store without a next server.
@@ -342,15 +342,15 @@ func (b *backend) AllowPreview(c gate.Caller, life time.Duration) (time.Duration
 }
 
 func (b *backend) CreateMarked(ctx context.Context, c gate.Caller, spec sandpit.Spec, mark string) (sandpit.Sandbox, error) {
-	return b.engine.As(c.Namespace, policy.Default()).CreateFor(ctx, spec, "once", json.RawMessage(strconv.Quote(mark)))
+	return b.engine.As(c.Namespace, policy.Default()).In(c.Nested).CreateFor(ctx, spec, "once", json.RawMessage(strconv.Quote(mark)))
 }
 
 func (b *backend) Marked(c gate.Caller, mark string) (sandpit.Sandbox, error) {
-	return b.engine.As(c.Namespace, policy.Default()).FindFor("once", json.RawMessage(strconv.Quote(mark)))
+	return b.engine.As(c.Namespace, policy.Default()).In(c.Nested).FindFor("once", json.RawMessage(strconv.Quote(mark)))
 }
 
 func (b *backend) RemoveSelected(ctx context.Context, c gate.Caller, id string, q sandpit.ListQuery) (bool, error) {
-	return b.engine.As(c.Namespace, policy.Default()).RemoveSelected(ctx, id, q)
+	return b.engine.As(c.Namespace, policy.Default()).In(c.Nested).RemoveSelected(ctx, id, q)
 }
 
 func (b *backend) Capabilities(context.Context) (v1.Capabilities, error) {

@@ -104,6 +104,9 @@ func (c *call) compare(body []byte) {
 	}
 	h := sha256.New()
 	_, _ = io.WriteString(h, c.R.URL.RequestURI()+"\n") // a hash returns no errors
+	if c.Caller.Nested != "" {
+		_, _ = io.WriteString(h, c.Caller.Nested+"\n")
+	}
 	_, _ = h.Write(body)
 	c.compared = h.Sum(nil)
 }

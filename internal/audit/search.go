@@ -11,13 +11,15 @@ import (
 	"iter"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
-// Query selects records. Empty fields match everything.
+// Query selects records. Empty fields match everything. A Namespace matches also the records of
+// those nested in it, whose Namespace is NAMESPACE/NESTED.
 type Query struct {
 	Sandbox, Namespace, Caller, Action, RequestID string
 
@@ -29,10 +31,13 @@ type Query struct {
 }
 
 func (q *Query) matches(r *Record) bool {
-	for _, f := range [...][2]string{{q.Sandbox, r.Sandbox}, {q.Namespace, r.Namespace}, {q.Caller, r.Caller}, {q.Action, r.Action}, {q.RequestID, r.RequestID}} {
+	for _, f := range [...][2]string{{q.Sandbox, r.Sandbox}, {q.Caller, r.Caller}, {q.Action, r.Action}, {q.RequestID, r.RequestID}} {
 		if f[0] != "" && f[0] != f[1] {
 			return false
 		}
+	}
+	if q.Namespace != "" && r.Namespace != q.Namespace && !strings.HasPrefix(r.Namespace, q.Namespace+"/") {
+		return false
 	}
 	return r.Seq > q.After && !(q.Denied && r.Allowed) &&
 		(q.Since.IsZero() || !r.Time.Before(q.Since)) && (q.Until.IsZero() || r.Time.Before(q.Until))

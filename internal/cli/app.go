@@ -111,6 +111,7 @@ type ConnectOptions struct {
 	Home    string   // the data directory whose server it is, when Address is empty
 	Address string   // unix:///PATH, https://HOST:PORT or http://HOST:PORT
 	Key     string   // for a server at an Address
+	Nested  string   // the nested namespace; empty: none
 	Environ []string // of a server that is started
 	Running bool     // none is started: the error matches ErrNoServer if none answers
 }

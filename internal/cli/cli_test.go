@@ -238,7 +238,7 @@ func FuzzHarmless(f *testing.F) {
 func TestEveryKeyIsAFlag(t *testing.T) {
 	o := NewOptions(func(string) (string, bool) { return "", false })
 	for _, key := range Keys(o.Settable()) {
-		if _, found := entryOf(o.Sections(), func(e Entry) bool { return e.Name == key.Name }); !found && !slices.Contains([]string{"home", "server", "key"}, key.Name) {
+		if _, found := entryOf(o.Sections(), func(e Entry) bool { return e.Name == key.Name }); !found && !slices.Contains([]string{"home", "server", "key", "namespace"}, key.Name) {
 			t.Errorf("%s is no flag", key.Name)
 		}
 	}

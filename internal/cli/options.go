@@ -53,6 +53,8 @@ type Options struct {
 	server scalar[string] // the address of a server; empty: this user's own
 	key    scalar[string] // for a server at an address
 
+	namespace scalar[string] // of the sandboxes of servers, nested in the caller's; empty: none
+
 	configured    bool
 	misconfigured error
 }
@@ -98,7 +100,7 @@ func NewOptions(lookup notation.Lookup) *Options {
 	o.plainHTTP = newFlag()
 	o.mirror = list[[2]string]{parse: parseMirror, shown: "REGISTRY=URL"}
 	o.home = scalar[string]{parse: parseHome, shown: "DIR"}
-	o.server, o.key = text("ADDRESS"), text("KEY")
+	o.server, o.key, o.namespace = text("ADDRESS"), text("KEY"), text("NAME")
 	return o
 }
 
@@ -306,6 +308,7 @@ func (o *Options) Settable() []Entry {
 		{Name: "home", Value: &o.home, Usage: "where images and state are kept"},
 		{Name: "server", Value: &o.server, Usage: "server on which all commands work: unix:///PATH, https://HOST:PORT, or local for this machine (the default)"},
 		{Name: "key", Value: &o.key, Usage: "key for that server"},
+		{Name: "namespace", Value: &o.namespace, Usage: "namespace of the sandboxes that outlive a command, inside the key's own; * lists those of all"},
 	}
 	for _, section := range o.Sections() {
 		for _, e := range section.Entries {

@@ -24,6 +24,9 @@ func (o *Options) Server() (address, key string) {
 	return o.server.is, o.key.is
 }
 
+// Namespace returns the nested namespace of sandboxes on a server, or "".
+func (o *Options) Namespace() string { return o.namespace.is }
+
 // ServerText names the configured server and where it is configured, for messages.
 func (o *Options) ServerText() string {
 	address, _ := o.Server()

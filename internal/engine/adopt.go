@@ -211,9 +211,11 @@ func (e *Engine) recall(recoverer driver.Recoverer, r Record, cancel context.Can
 		return nil, fmt.Errorf("reading its record: %w", err)
 	}
 	s := e.newSandbox(r.ID, r.Namespace)
-	s.setName(r.Name)
+	called := splitName(r.Name)
+	s.nested = called.nested
+	s.setName(called.name)
 	s.created, s.labels, s.image, s.user = r.CreatedAt, d.Labels, d.Config, userName(made.Guest.User)
-	s.info = sandpit.Info{ID: r.ID, Name: r.Name, Image: d.Image, Driver: d.Driver, Policy: made.Policy, Limits: d.Limits, NotEnforced: d.NotEnforced}
+	s.info = sandpit.Info{ID: r.ID, Name: called.name, Namespace: called.nested, Image: d.Image, Driver: d.Driver, Policy: made.Policy, Limits: d.Limits, NotEnforced: d.NotEnforced}
 	s.deadline, s.idle, s.onExpiry, s.expired, s.maxLife, s.reason = d.Deadline, d.Idle, d.OnExpiry, d.Expired, d.MaxLife, d.Reason
 	s.changing = d.Changing
 	if s.linked = d.Egress != nil; s.linked {

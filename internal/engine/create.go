@@ -23,6 +23,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/guest/spawn"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/logstore"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
@@ -37,6 +38,9 @@ const oomScoreAdj = 500
 func (e *Engine) create(ctx context.Context, t *Tenant, spec sandpit.Spec, dialects map[string]json.RawMessage) (*Sandbox, error) {
 	if t.locked != nil {
 		return nil, fault.Errorf(sandpit.ErrForbidden, "creating a sandbox: %w", t.locked)
+	}
+	if t.nested != "" && !notation.IsName(t.nested) {
+		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "creating a sandbox: %.80q is not the name of a namespace", t.nested), notation.NameHint)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	making := &task{what: "creating", about: "a sandbox", namespace: t.namespace, cancel: cancel}
@@ -132,6 +136,7 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	trace("image")
 
 	s := e.newSandbox(NewID(), t.namespace)
+	s.nested = t.nested
 	entered := false
 	defer func() {
 		if !entered { // destroy has not been called
@@ -167,7 +172,7 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 		return nil, fmt.Errorf("creating a sandbox: %w", err)
 	}
 	s.info = sandpit.Info{
-		ID: s.id, Name: s.Name(), Image: imageName(lease.Rootfs()), Driver: e.opts.Driver.Name(),
+		ID: s.id, Name: s.Name(), Namespace: s.nested, Image: imageName(lease.Rootfs()), Driver: e.opts.Driver.Name(),
 		Policy: t.policy.Name, Limits: plan.Limits, NotEnforced: slices.Concat(gaps, made.gap, unread),
 	}
 	s.idle, s.onExpiry, s.maxLife = max(spec.Idle, 0), spec.OnExpiry, t.policy.Max.Life
@@ -264,7 +269,7 @@ func (e *Engine) admit(s *Sandbox, t *Tenant, named bool) error {
 		return err
 	}
 	if named && !s.persistent {
-		lock, err := lockName(e.opts.Images.Dir(), s.Name())
+		lock, err := lockName(e.opts.Images.Dir(), s.called(s.Name()).String())
 		if err != nil {
 			e.forget(s)
 			if errors.Is(err, sandpit.ErrExists) {

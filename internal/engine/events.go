@@ -145,14 +145,14 @@ func (l *eventLog) newest(namespace string) uint64 {
 	return l.ring(namespace).newest()
 }
 
-// listen passes on the events of a namespace that a query selects. A listener holds up no other: one that is too
+// listen passes on the events of what a tenant sees that a query selects. A listener holds up no other: one that is too
 // slow is told that it has lost events.
-func (l *eventLog) listen(ctx context.Context, namespace string, q sandpit.EventQuery) iter.Seq2[sandpit.Event, error] {
+func (l *eventLog) listen(ctx context.Context, t *Tenant, q sandpit.EventQuery) iter.Seq2[sandpit.Event, error] {
 	return func(yield func(sandpit.Event, error) bool) {
 		after := q.After
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		r := l.ring(namespace)
+		r := l.ring(t.namespace)
 		switch newest := r.newest(); {
 		case after == 0:
 			after = newest
@@ -175,7 +175,7 @@ func (l *eventLog) listen(ctx context.Context, namespace string, q sandpit.Event
 			}
 			if batch := r.after(after, 100); len(batch) > 0 {
 				for _, ev := range batch {
-					if q.Matches(ev) && !give(ev, nil) {
+					if t.sees(ev.Namespace) && q.Matches(ev) && !give(ev, nil) {
 						return
 					}
 					after = ev.Seq

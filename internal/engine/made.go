@@ -240,7 +240,7 @@ func (t *Tenant) CreateFor(ctx context.Context, spec sandpit.Spec, dialect strin
 // FindFor finds the sandbox that has data of a dialect, or returns ErrNotFound.
 func (t *Tenant) FindFor(dialect string, data json.RawMessage) (Box, error) {
 	for _, s := range t.engine.Sandboxes() {
-		if s.namespace == t.namespace && bytes.Equal(s.Dialect(dialect), data) {
+		if s.namespace == t.namespace && t.sees(s.nested) && bytes.Equal(s.Dialect(dialect), data) {
 			return view{s, t}, nil
 		}
 	}

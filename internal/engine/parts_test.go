@@ -263,7 +263,7 @@ func TestEventsAreLostInTheOpen(t *testing.T) {
 	}
 	l.close()
 	var got []sandpit.Event
-	for ev, err := range l.listen(t.Context(), "a", sandpit.EventQuery{After: seen[0]}) {
+	for ev, err := range l.listen(t.Context(), &Tenant{namespace: "a"}, sandpit.EventQuery{After: seen[0]}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -273,7 +273,7 @@ func TestEventsAreLostInTheOpen(t *testing.T) {
 		t.Errorf("%d events, the first are %+v", len(got), got[:2])
 	}
 	got = nil
-	for ev := range l.listen(t.Context(), "a", sandpit.EventQuery{After: lastButOne(seen)}) {
+	for ev := range l.listen(t.Context(), &Tenant{namespace: "a"}, sandpit.EventQuery{After: lastButOne(seen)}) {
 		got = append(got, ev)
 	}
 	if len(got) != 1 {
@@ -282,7 +282,7 @@ func TestEventsAreLostInTheOpen(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	var open eventLog
-	for ev, err := range open.listen(ctx, "a", sandpit.EventQuery{After: 0}) {
+	for ev, err := range open.listen(ctx, &Tenant{namespace: "a"}, sandpit.EventQuery{After: 0}) {
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %+v, %v", ev, err)
 		}
@@ -295,7 +295,7 @@ func TestEventsOfOthersAreNotFelt(t *testing.T) {
 	var seen []uint64
 	l := eventLog{observe: func(_ string, ev sandpit.Event) { seen = append(seen, ev.Seq) }}
 	heard := func(after uint64) (n int) {
-		for range l.listen(t.Context(), "a", sandpit.EventQuery{After: after}) {
+		for range l.listen(t.Context(), &Tenant{namespace: "a"}, sandpit.EventQuery{After: after}) {
 			n++
 		}
 		return n
@@ -328,7 +328,7 @@ func BenchmarkList(b *testing.B) {
 			}
 			q := sandpit.ListQuery{Limit: 10}
 			for b.Loop() {
-				if page, err := e.list("a", q); err != nil || len(page.Sandboxes) != 10 {
+				if page, err := e.list(&Tenant{namespace: "a"}, q); err != nil || len(page.Sandboxes) != 10 {
 					b.Fatal(page, err)
 				}
 			}

@@ -325,7 +325,7 @@ func (s *Sandbox) note(ctx context.Context) {
 
 func (s *Sandbox) processEvent(h *broadcaster, kind sandpit.EventKind) sandpit.Event {
 	s.mu.Lock()
-	ev := sandpit.Event{Kind: kind, Sandbox: s.id, Name: s.Name(), Process: h.info.ID, PID: h.info.PID, Labels: s.labels}
+	ev := sandpit.Event{Kind: kind, Sandbox: s.id, Name: s.Name(), Namespace: s.nested, Process: h.info.ID, PID: h.info.PID, Labels: s.labels}
 	s.mu.Unlock()
 	if kind == sandpit.EventExit {
 		code := h.describe().Result.ExitCode

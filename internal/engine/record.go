@@ -67,7 +67,7 @@ func readData(r Record) (data, error) {
 	}
 	var err error
 	d.Made, _, err = encodeMade(Made{
-		Spec: sandpit.Spec{Name: r.Name, Image: d.Image, Limits: d.Limits, Labels: d.Labels, Idle: d.Idle, OnExpiry: d.OnExpiry},
+		Spec: sandpit.Spec{Name: splitName(r.Name).name, Image: d.Image, Limits: d.Limits, Labels: d.Labels, Idle: d.Idle, OnExpiry: d.OnExpiry},
 		Guest: client.Config{
 			User: d.Config.User, Dir: d.Config.WorkingDir, Output: d.Limits.Output, NoFile: d.Limits.NoFile, Life: d.Limits.Life,
 			RootCaps: spawn.RootCapabilities, OOMScoreAdj: oomScoreAdj,
@@ -92,7 +92,7 @@ func (s *Sandbox) record(next *settings) (Record, error) {
 	if s.hasEgress(x.egress) || s.network != nil {
 		d.Egress = &x.egress
 	}
-	r := Record{ID: s.id, Namespace: s.namespace, Name: x.name, State: s.state, CreatedAt: s.created, Secret: s.secret, NewSecret: s.newSecret}
+	r := Record{ID: s.id, Namespace: s.namespace, Name: s.called(x.name).String(), State: s.state, CreatedAt: s.created, Secret: s.secret, NewSecret: s.newSecret}
 	s.mu.Unlock()
 	if r.State != sandpit.StateCreating && s.instance != nil {
 		if h := s.instance.Handle(); h.Driver != "" { // not that of one that is gone

@@ -28,6 +28,7 @@ type Sandbox struct {
 	id         string
 	named      atomic.Pointer[string]
 	namespace  string
+	nested     string    // the namespace nested in that, or ""
 	persistent bool      // it outlives the engine
 	created    time.Time // set by register, constant afterwards
 	nameLock   func()    // changed only during a change of the state
@@ -148,6 +149,9 @@ func (s *Sandbox) Name() string {
 }
 
 func (s *Sandbox) setName(name string) { s.named.Store(&name) }
+
+// called returns a name as one of the sandbox's namespace.
+func (s *Sandbox) called(name string) nestedName { return nestedName{s.nested, name} }
 
 // Namespace returns the namespace that the sandbox belongs to; see Engine.As.
 func (s *Sandbox) Namespace() string { return s.namespace }
@@ -414,7 +418,7 @@ func (s *Sandbox) event(kind sandpit.EventKind, reason string) {
 	if kind == sandpit.EventRemoved {
 		state = ""
 	}
-	s.engine.events.add(s.namespace, sandpit.Event{Kind: kind, Sandbox: s.id, Name: s.Name(), State: state, Reason: reason, Labels: labels})
+	s.engine.events.add(s.namespace, sandpit.Event{Kind: kind, Sandbox: s.id, Name: s.Name(), Namespace: s.nested, State: state, Reason: reason, Labels: labels})
 }
 
 // Remove destroys the sandbox.

@@ -17,10 +17,11 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/logstore"
 )
 
-// space is a namespace: the sandboxes that one tenant sees. Engine.mu guards it.
+// space is a namespace with all that are nested in it: the sandboxes of one tenant, which has
+// one share of everything. Engine.mu guards it.
 type space struct {
 	ids      map[string]*Sandbox
-	names    map[string]*Sandbox
+	names    map[nestedName]*Sandbox
 	order    []*Sandbox // by created, which is different for each
 	lost     []*Sandbox // those that have failed and of which nothing is left, oldest first
 	rate     bucket
@@ -32,6 +33,25 @@ type space struct {
 	refreshing chan struct{} // the place of a sandbox whose secrets change
 }
 
+// nestedName is a name in a nested namespace, or in none.
+type nestedName struct{ nested, name string }
+
+// String returns the name as records have it. Neither of its parts has a '/'.
+func (n nestedName) String() string {
+	if n.nested == "" {
+		return n.name
+	}
+	return n.nested + "/" + n.name
+}
+
+// splitName is the inverse of nestedName.String.
+func splitName(text string) nestedName {
+	if nested, name, ok := strings.Cut(text, "/"); ok {
+		return nestedName{nested, name}
+	}
+	return nestedName{name: text}
+}
+
 // compareCreated orders sandboxes by age, oldest first.
 func compareCreated(s *Sandbox, created int64) int {
 	return cmp.Compare(s.created.UnixNano(), created)
@@ -41,7 +61,7 @@ func compareCreated(s *Sandbox, created int64) int {
 func (e *Engine) space(name string) *space {
 	sp := e.spaces[name]
 	if sp == nil {
-		sp = &space{ids: map[string]*Sandbox{}, names: map[string]*Sandbox{}, logs: e.logs.Share(), tries: make(chan struct{}, maxStuckSpace), pulls: make(chan struct{}, maxStuckSpace), refreshing: make(chan struct{}, 1)}
+		sp = &space{ids: map[string]*Sandbox{}, names: map[nestedName]*Sandbox{}, logs: e.logs.Share(), tries: make(chan struct{}, maxStuckSpace), pulls: make(chan struct{}, maxStuckSpace), refreshing: make(chan struct{}, 1)}
 		e.spaces[name] = sp
 	}
 	return sp
@@ -51,7 +71,7 @@ func (e *Engine) space(name string) *space {
 func (sp *space) insert(s *Sandbox) {
 	i, _ := slices.BinarySearchFunc(sp.order, s.created.UnixNano(), compareCreated)
 	sp.order = slices.Insert(sp.order, i, s)
-	sp.ids[s.id], sp.names[s.Name()] = s, s
+	sp.ids[s.id], sp.names[s.called(s.Name())] = s, s
 }
 
 func (sp *space) remove(s *Sandbox) {
@@ -62,8 +82,8 @@ func (sp *space) remove(s *Sandbox) {
 		sp.order = slices.Delete(sp.order, i, i+1)
 	}
 	delete(sp.ids, s.id)
-	if sp.names[s.Name()] == s {
-		delete(sp.names, s.Name())
+	if called := s.called(s.Name()); sp.names[called] == s {
+		delete(sp.names, called)
 	}
 	sp.lost = slices.DeleteFunc(sp.lost, func(l *Sandbox) bool { return l == s })
 }
@@ -98,7 +118,7 @@ var errEngineClosed = fault.Errorf(sandpit.ErrState, "creating a sandbox: the cl
 
 // free returns an error if a sandbox can't have a name.
 func (sp *space) free(name string, s *Sandbox) error {
-	other := cmp.Or(sp.names[name], sp.ids[name])
+	other := cmp.Or(sp.names[s.called(name)], sp.ids[name])
 	switch {
 	case other == nil || other == s:
 		return nil
@@ -124,7 +144,7 @@ func (e *Engine) rename(s *Sandbox, name string) error {
 	if err := sp.free(name, s); err != nil {
 		return err
 	}
-	sp.names[name] = s
+	sp.names[s.called(name)] = s
 	return nil
 }
 
@@ -133,8 +153,8 @@ func (e *Engine) unname(s *Sandbox, name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	sp := e.spaces[s.namespace]
-	if sp != nil && sp.names[name] == s && (name != s.Name() || sp.ids[s.id] != s) {
-		delete(sp.names, name)
+	if called := s.called(name); sp != nil && sp.names[called] == s && (name != s.Name() || sp.ids[s.id] != s) {
+		delete(sp.names, called)
 	}
 }
 
@@ -151,16 +171,20 @@ func (e *Engine) forget(s *Sandbox) bool {
 	return owes
 }
 
-// find looks a sandbox up in a namespace, by id or name. It costs the same
-// whether or not another namespace has one.
-func (e *Engine) find(namespace, idOrName string) (*Sandbox, error) {
+// find looks a sandbox up for a tenant, by id or name. It costs the same whether or not another
+// namespace has one. A tenant outside of nested namespaces finds what is in them by its id alone.
+func (e *Engine) find(t *Tenant, idOrName string) (*Sandbox, error) {
+	nested := t.nested
+	if nested == sandpit.AllNamespaces {
+		nested = ""
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if sp := e.spaces[namespace]; sp != nil {
-		if s := sp.names[idOrName]; s != nil {
+	if sp := e.spaces[t.namespace]; sp != nil {
+		if s := sp.names[nestedName{nested, idOrName}]; s != nil {
 			return s, nil
 		}
-		if s := sp.ids[idOrName]; s != nil {
+		if s := sp.ids[idOrName]; s != nil && (nested == "" || s.nested == nested) {
 			return s, nil
 		}
 	}
@@ -202,8 +226,8 @@ func position(nanoseconds int64, newestFirst bool) string {
 	return text
 }
 
-// list returns a page of a namespace.
-func (e *Engine) list(namespace string, q sandpit.ListQuery) (sandpit.Page, error) {
+// list returns a page of what a tenant sees.
+func (e *Engine) list(t *Tenant, q sandpit.ListQuery) (sandpit.Page, error) {
 	after := int64(-1)
 	if q.NewestFirst {
 		after = math.MaxInt64
@@ -219,10 +243,10 @@ func (e *Engine) list(namespace string, q sandpit.ListQuery) (sandpit.Page, erro
 	}
 	limit := min(cmp.Or(q.Limit, sandpit.DefaultPage), sandpit.MaxPage)
 
-	page := sandpit.Page{Seq: e.events.newest(namespace)} // before the states are read
+	page := sandpit.Page{Seq: e.events.newest(t.namespace)} // before the states are read
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	sp := e.spaces[namespace]
+	sp := e.spaces[t.namespace]
 	if sp == nil {
 		return page, nil
 	}
@@ -237,6 +261,9 @@ func (e *Engine) list(namespace string, q sandpit.ListQuery) (sandpit.Page, erro
 	var last *Sandbox
 	size := int64(0)
 	for _, s := range listed {
+		if !t.sees(s.nested) {
+			continue
+		}
 		info, ok := s.describe()
 		if !ok || !selects(q, info) {
 			continue
@@ -260,7 +287,7 @@ func selects(q sandpit.ListQuery, info sandpit.Info) bool {
 // RemoveSelected removes the sandbox with an ID if a query selects it at that moment, and reports
 // whether it does: since it was listed, its labels or state may have changed.
 func (t *Tenant) RemoveSelected(ctx context.Context, id string, q sandpit.ListQuery) (selected bool, err error) {
-	s, err := t.engine.find(t.namespace, id)
+	s, err := t.engine.find(t, id)
 	if err != nil || s.id != id {
 		return false, err
 	}

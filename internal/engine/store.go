@@ -12,7 +12,7 @@ import (
 type Record struct {
 	ID        string
 	Namespace string // the owner; names are unique in it
-	Name      string
+	Name      string // in a nested namespace NESTED/NAME
 	State     sandpit.State
 	CreatedAt time.Time
 

@@ -39,6 +39,9 @@ func TestTenantKeepsEveryPromise(t *testing.T) {
 	const vanish = "a tenant in this process does not vanish"
 	sandpittest.Suite(t, func(*testing.T) sandpit.Client { return e.As("tenant", policy.Default()) },
 		sandpittest.Options{
+			Nested: func(_ *testing.T, namespace string) sandpit.Client {
+				return e.As("tenant", policy.Default()).In(namespace)
+			},
 			Local: true, Shared: true, Features: d.Probe(t.Context()).Features,
 			Skip: map[string]string{
 				"Keeper/a foreground process ends with the client that started it": vanish,

@@ -14,6 +14,7 @@ import (
 type Tenant struct {
 	engine    *Engine
 	namespace string
+	nested    string // the nested namespace, sandpit.AllNamespaces or ""
 	policy    policy.Policy
 	locked    error // why it has no policy; nil: it has one
 }
@@ -30,7 +31,19 @@ func (e *Engine) As(namespace string, p policy.Policy) *Tenant {
 // use and remove its sandboxes. Creating, changing and extending them fails with an error that
 // matches sandpit.ErrForbidden.
 func (t *Tenant) WithoutPolicy(why error) *Tenant {
-	return &Tenant{engine: t.engine, namespace: t.namespace, policy: t.policy, locked: why}
+	return &Tenant{engine: t.engine, namespace: t.namespace, nested: t.nested, policy: t.policy, locked: why}
+}
+
+// In returns the tenant as it sees a namespace nested in its own, or with sandpit.AllNamespaces its
+// own and all nested ones. A nested namespace has names of its own, and else nothing: it needs not be
+// created, and its sandboxes count as the tenant's. "" is the tenant's own, as before In.
+func (t *Tenant) In(nested string) *Tenant {
+	return &Tenant{engine: t.engine, namespace: t.namespace, nested: nested, policy: t.policy, locked: t.locked}
+}
+
+// sees reports whether lists and events of the tenant have the sandboxes of a nested namespace.
+func (t *Tenant) sees(nested string) bool {
+	return t.nested == nested || t.nested == sandpit.AllNamespaces
 }
 
 // Create makes a sandbox. See sandpit.Client.
@@ -44,7 +57,7 @@ func (t *Tenant) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Sandbox
 
 // Get finds a sandbox. See sandpit.Client.
 func (t *Tenant) Get(_ context.Context, idOrName string) (sandpit.Sandbox, error) {
-	s, err := t.engine.find(t.namespace, idOrName)
+	s, err := t.engine.find(t, idOrName)
 	if err != nil {
 		return nil, err
 	}
@@ -53,12 +66,12 @@ func (t *Tenant) Get(_ context.Context, idOrName string) (sandpit.Sandbox, error
 
 // List returns a page of the sandboxes. See sandpit.Client.
 func (t *Tenant) List(_ context.Context, q sandpit.ListQuery) (sandpit.Page, error) {
-	return t.engine.list(t.namespace, q)
+	return t.engine.list(t, q)
 }
 
 // Remove destroys a sandbox. See sandpit.Client.
 func (t *Tenant) Remove(ctx context.Context, idOrName string) error {
-	s, err := t.engine.find(t.namespace, idOrName)
+	s, err := t.engine.find(t, idOrName)
 	if err != nil {
 		return err
 	}
@@ -67,7 +80,7 @@ func (t *Tenant) Remove(ctx context.Context, idOrName string) error {
 
 // Events returns the events of the namespace. See sandpit.Watcher.
 func (t *Tenant) Events(ctx context.Context, q sandpit.EventQuery) iter.Seq2[sandpit.Event, error] {
-	return t.engine.events.listen(ctx, t.namespace, q)
+	return t.engine.events.listen(ctx, t, q)
 }
 
 // Close does nothing, because other tenants use the engine.

@@ -88,7 +88,7 @@ func (s *Sandbox) changeTo(ctx context.Context, was, next settings) (err error) 
 		}
 		undo = append(undo, func() { s.engine.unname(s, next.name) })
 		if !s.persistent {
-			lock, err := lockName(s.engine.opts.Images.Dir(), next.name)
+			lock, err := lockName(s.engine.opts.Images.Dir(), s.called(next.name).String())
 			if errors.Is(err, sandpit.ErrExists) {
 				return nameTaken()
 			}

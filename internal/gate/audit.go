@@ -17,6 +17,9 @@ func (c *Call) entry(phase string) audit.Record {
 		Time: time.Now(), RequestID: c.ID, Phase: phase, Caller: c.Caller.Name, Key: c.Caller.Key, Namespace: c.Caller.Namespace,
 		Remote: c.R.RemoteAddr, Action: c.operation(), Sandbox: c.Target, Detail: c.Detail, Allowed: true, Vital: c.Vital,
 	}
+	if c.Caller.Nested != "" {
+		e.Namespace += "/" + c.Caller.Nested
+	}
 	if e.Remote == "@" { // as net names the nameless end of a unix socket
 		e.Remote = ""
 	}

@@ -17,6 +17,7 @@ type Caller struct {
 	Name      string // for people and the audit: a key's name, "uid 1000"
 	Key       string // the public prefix of the key; empty for the peer of a unix socket
 	Namespace string // whose sandboxes the caller sees
+	Nested    string // the namespace in Namespace whose sandboxes the request is about; sandpit.AllNamespaces; "": none
 	Policy    string // the name of the policy
 	Admin     bool   // may manage keys and read the audit and /metrics
 
@@ -168,7 +169,16 @@ func (c *Call) identify() error {
 	default:
 		return c.unauthenticated("the key is not valid", "ask the operator for a new one: this key may have expired or been revoked")
 	}
-	return nil
+	return c.nest()
+}
+
+// nest sets the nested namespace that the request is about. That of a request with a ticket or
+// preview is part of these.
+func (c *Call) nest() (err error) {
+	if nested := c.service.dialect.Nested; nested != nil {
+		c.Caller.Nested, err = nested(c.R)
+	}
+	return err
 }
 
 // challenge says in the answer how to authenticate.

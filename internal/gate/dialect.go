@@ -30,6 +30,10 @@ type Dialect struct {
 	// header that programs in sandboxes may use for keys of their own (see Route.Passes).
 	Credential func(*http.Request) (secret string, shared bool)
 
+	// Nested returns the namespace, nested in that of the caller, which a request is about, or "".
+	// A handler may set Caller.Nested later, if the body says it. A nil Nested returns "".
+	Nested func(*http.Request) (string, error)
+
 	// Challenge is the header WWW-Authenticate in answers to requests without a valid key.
 	// If it is empty, the header is not sent.
 	Challenge string

@@ -54,9 +54,9 @@ func (b *backend) Client(c gate.Caller) sandpit.Client { return b.tenant(c) }
 func (b *backend) tenant(c gate.Caller) *engine.Tenant {
 	p, err := b.policyOf(c)
 	if err != nil {
-		return b.engine.As(c.Namespace, policy.ServerDefault()).WithoutPolicy(err)
+		return b.engine.As(c.Namespace, policy.ServerDefault()).In(c.Nested).WithoutPolicy(err)
 	}
-	return b.engine.As(c.Namespace, p)
+	return b.engine.As(c.Namespace, p).In(c.Nested)
 }
 
 // AllowPreview is api.Backend.AllowPreview, by the caller's present policy.
@@ -79,13 +79,13 @@ func (b *backend) CreateMarked(ctx context.Context, c gate.Caller, spec sandpit.
 // Marked finds a sandbox by its mark. See api.Backend.
 func (b *backend) Marked(c gate.Caller, mark string) (sandpit.Sandbox, error) {
 	// Nothing is changed with it, also by callers without a policy.
-	return b.engine.As(c.Namespace, policy.ServerDefault()).FindFor(onceDialect, json.RawMessage(strconv.Quote(mark)))
+	return b.engine.As(c.Namespace, policy.ServerDefault()).In(c.Nested).FindFor(onceDialect, json.RawMessage(strconv.Quote(mark)))
 }
 
 // RemoveSelected removes a sandbox if it is selected. See api.Backend.
 func (b *backend) RemoveSelected(ctx context.Context, c gate.Caller, id string, q sandpit.ListQuery) (selected bool, err error) {
 	// Callers without a policy may remove what they have.
-	return b.engine.As(c.Namespace, policy.ServerDefault()).RemoveSelected(ctx, id, q)
+	return b.engine.As(c.Namespace, policy.ServerDefault()).In(c.Nested).RemoveSelected(ctx, id, q)
 }
 
 func (b *backend) Capabilities(ctx context.Context) (v1.Capabilities, error) {

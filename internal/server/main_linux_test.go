@@ -189,7 +189,7 @@ func (s *served) clean() {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	admin := s.unix()
-	clients := []*client.Client{admin}
+	clients := []*client.Client{admin, s.in("", sandpit.AllNamespaces)}
 	var list v1.KeyList
 	if err := admin.Call(ctx, "GET", "/v1/keys?limit=1000", nil, &list); err != nil {
 		s.t.Error(err)
@@ -205,7 +205,7 @@ func (s *served) clean() {
 			s.t.Error(err)
 			continue
 		}
-		c, err := client.New(client.Options{Address: server.SocketIn(s.home).String(), Key: made.Secret})
+		c, err := client.New(client.Options{Address: server.SocketIn(s.home).String(), Key: made.Secret, Namespace: sandpit.AllNamespaces})
 		if err != nil {
 			s.t.Error(err)
 			continue
@@ -231,9 +231,12 @@ func (s *served) clean() {
 func (s *served) unix() *client.Client { return s.with("") }
 
 // with is unix with a key: the rules are those of its policy.
-func (s *served) with(key string) *client.Client {
+func (s *served) with(key string) *client.Client { return s.in(key, "") }
+
+// in is with in a nested namespace.
+func (s *served) in(key, namespace string) *client.Client {
 	s.t.Helper()
-	c, err := client.New(client.Options{Address: server.SocketIn(s.home).String(), Key: key})
+	c, err := client.New(client.Options{Address: server.SocketIn(s.home).String(), Key: key, Namespace: namespace})
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -206,7 +206,7 @@ func bindingOf(services secret.Services, name string, in v1.NewSecret) (secret.B
 
 // boxOf returns a sandbox of the caller, also of one without a policy.
 func (s secrets) boxOf(ctx context.Context, c gate.Caller, sandbox string) (engine.Box, error) {
-	sb, err := s.engine.As(c.Namespace, policy.ServerDefault()).Get(ctx, sandbox)
+	sb, err := s.engine.As(c.Namespace, policy.ServerDefault()).In(c.Nested).Get(ctx, sandbox)
 	if err != nil {
 		return nil, err
 	}

@@ -60,7 +60,7 @@ func (l Limits) Sandpit() sandpit.Limits {
 // FromInfo converts the description of a sandbox to the form of the API.
 func FromInfo(i sandpit.Info) Sandbox {
 	s := Sandbox{
-		ID: i.ID, Name: i.Name, State: string(i.State), Reason: i.Reason, Image: i.Image, Driver: i.Driver, Policy: i.Policy, Labels: i.Labels,
+		ID: i.ID, Name: i.Name, Namespace: i.Namespace, State: string(i.State), Reason: i.Reason, Image: i.Image, Driver: i.Driver, Policy: i.Policy, Labels: i.Labels,
 		CreatedAt: i.CreatedAt, Idle: idle(i.Idle), OnExpiry: string(i.OnExpiry), Limits: FromLimits(i.Limits),
 	}
 	if s.OnExpiry == "" {
@@ -81,7 +81,7 @@ func FromInfo(i sandpit.Info) Sandbox {
 // Sandpit returns the description in Go.
 func (s Sandbox) Sandpit() sandpit.Info {
 	i := sandpit.Info{
-		ID: s.ID, Name: s.Name, State: sandpit.State(s.State), Reason: s.Reason, Image: s.Image, Driver: s.Driver, Policy: s.Policy, Labels: s.Labels,
+		ID: s.ID, Name: s.Name, Namespace: s.Namespace, State: sandpit.State(s.State), Reason: s.Reason, Image: s.Image, Driver: s.Driver, Policy: s.Policy, Labels: s.Labels,
 		CreatedAt: s.CreatedAt, Idle: idleTime(s.Idle), OnExpiry: sandpit.Expiry(s.OnExpiry), Limits: s.Limits.Sandpit(),
 	}
 	if s.ExpiresAt != nil {

@@ -12,7 +12,8 @@ import "time"
 // Sandbox describes a sandbox.
 type Sandbox struct {
 	ID          string            `json:"id" doc:"Unique identifier, never reused"`
-	Name        string            `json:"name" doc:"Unique in the caller's namespace"`
+	Name        string            `json:"name" doc:"Unique in the caller's namespace, or in the nested one"`
+	Namespace   string            `json:"namespace,omitempty" doc:"The namespace nested in the caller's that it is in; absent: none"`
 	State       string            `json:"state" enum:"creating,running,paused,stopped,failed" doc:"State of the sandbox"`
 	Reason      string            `json:"reason,omitempty" doc:"Why it is stopped or failed, or what its creation waits for"`
 	Image       string            `json:"image" doc:"The resolved image, with its digest"`

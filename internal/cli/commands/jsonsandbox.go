@@ -13,6 +13,7 @@ import (
 type jsonInfo struct {
 	ID          string            `json:"id"`
 	Name        string            `json:"name"`
+	Namespace   string            `json:"namespace,omitempty"`
 	State       string            `json:"state"`
 	Reason      string            `json:"reason,omitempty"`
 	Image       string            `json:"image"`
@@ -32,7 +33,7 @@ type jsonInfo struct {
 
 func jsonOfInfo(i sandpit.Info) jsonInfo {
 	object := jsonInfo{
-		ID: i.ID, Name: i.Name, State: string(i.State), Reason: i.Reason, Image: i.Image, Driver: i.Driver, Policy: i.Policy,
+		ID: i.ID, Name: i.Name, Namespace: i.Namespace, State: string(i.State), Reason: i.Reason, Image: i.Image, Driver: i.Driver, Policy: i.Policy,
 		Labels: i.Labels, CreatedAt: i.CreatedAt, OnExpiry: string(i.OnExpiry), Limits: cli.JSONOfLimits(i.Limits), NotEnforced: i.NotEnforced,
 	}
 	if object.Labels == nil {

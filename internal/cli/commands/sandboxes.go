@@ -191,7 +191,11 @@ func (a *tree) psSandboxes(ctx context.Context, s *session, only *filter, all bo
 	case quiet:
 		var b strings.Builder
 		for _, info := range infos {
-			b.WriteString(info.Name + "\n")
+			name := info.Name
+			if info.Namespace != s.nested { // the name means another one
+				name = info.ID
+			}
+			b.WriteString(name + "\n")
 		}
 		_, err := a.Stdout.WriteString(b.String())
 		return err
@@ -202,11 +206,18 @@ func (a *tree) psSandboxes(ctx context.Context, s *session, only *filter, all bo
 		}
 		return printObjects(a, as, objects)
 	}
-	table := a.table("NAME", "STATE", "IMAGE", "AGE", "EXPIRES", "LABELS")
+	head := []string{"NAME", "STATE", "IMAGE", "AGE", "EXPIRES", "LABELS"}
+	if s.nested == sandpit.AllNamespaces {
+		head = append([]string{"NAMESPACE"}, head...)
+	}
+	table := a.table(head...)
 	for _, info := range infos {
 		expires := "-"
 		if !info.ExpiresAt.IsZero() {
 			expires = "in " + coarse(time.Until(info.ExpiresAt))
+		}
+		if s.nested == sandpit.AllNamespaces {
+			fmt.Fprint(table, cmp.Or(info.Namespace, "-")+"\t")
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", info.Name, info.State, cli.Harmless(shortImage(info.Image)), ago(info.CreatedAt), expires, cli.Harmless(labelText(info.Labels)))
 	}

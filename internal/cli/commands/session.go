@@ -25,7 +25,8 @@ import (
 // session is one conversation with a server.
 type session struct {
 	sandpit.Client
-	home string
+	home   string
+	nested string // the nested namespace of its sandboxes; empty: none
 }
 
 // serverCommand is a command that needs a server: cmd, with what it does with
@@ -77,14 +78,14 @@ func (a *tree) connect(ctx context.Context, running bool) (*session, error) {
 	if err != nil && address == "" {
 		return nil, err
 	}
-	client, started, err := a.Connect(ctx, cli.ConnectOptions{Home: home, Address: address, Key: key, Environ: o.ServerEnviron(a.Environ), Running: running})
+	client, started, err := a.Connect(ctx, cli.ConnectOptions{Home: home, Address: address, Key: key, Nested: o.Namespace(), Environ: o.ServerEnviron(a.Environ), Running: running})
 	if err != nil {
 		return nil, err
 	}
 	if started {
 		a.Note("started a server for this user; it exits when it is idle (see 'sandpit help serve')")
 	}
-	return &session{client, home}, nil
+	return &session{client, home, o.Namespace()}, nil
 }
 
 // withSandbox is do for the sandbox that the first argument names.
