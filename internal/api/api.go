@@ -9,6 +9,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api/codec"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/notation"
@@ -37,6 +38,10 @@ type Options struct {
 	// Web returns the scheme and port at which browsers reach the first domain, for previews of
 	// callers at a unix socket. Default: there is none.
 	Web func() (scheme, port string, ok bool)
+
+	// Dialects returns the wire APIs of other projects that the server serves, for a caller that has called it by a
+	// host name, or by "" at a unix socket. Default: there are none.
+	Dialects func(host string) []v1.Dialect
 
 	// ComeBack is how long a foreground command with an Idempotency-Key goes on after its
 	// last caller has left. Default: a minute.

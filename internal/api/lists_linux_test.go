@@ -112,6 +112,7 @@ func TestPagesAndFilters(t *testing.T) {
 		{"/v1/webhooks", "webhooks"},
 		{"/v1/secrets", "secrets"},
 		{"/v1/services", "services"},
+		{"/v1/dialects", "dialects"},
 		{"/v1/images", "images"},
 		{"/v1/audit?action=createKey", "entries"},
 	} {

@@ -453,6 +453,9 @@ func serve(t testing.TB, change func(*options)) *service {
 	s.engine = engine.New(engine.Options{Driver: linux.New(linux.Options{Dir: guests, Guest: embedded.Guest()}), Images: store, Policy: policy.Default(), Network: network.InProcess{}})
 	opts := options{
 		api.Options{
+			Dialects: func(string) []v1.Dialect {
+				return []v1.Dialect{{Name: "a", Title: "A"}, {Name: "b", Title: "B", URL: "http://b:1", Settings: []v1.DialectSetting{{Name: "B", Value: "x"}, {Name: "K", Key: true}}}}
+			},
 			Backend: &backend{s.engine, store}, Keys: s.keys, Policies: policies{}, Audit: s.audit, Idempotency: s.repeats,
 			Webhooks: &hooks{all: map[string][]v1.Webhook{}}, Secrets: &secrets{all: map[string]map[string]v1.Secret{}}, Previews: preview.New([]byte("secret"), noPreviews{}, nil), Version: "test",
 		},

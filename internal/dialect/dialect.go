@@ -8,7 +8,7 @@
 // Its package is internal/dialect/NAME, with a function that returns the Dialect. The list in
 // cmd/sandpit (dialects_linux.go) makes it a service of `listen` in server.yaml and a flag of
 // 'sandpit serve', both of that name. Paths of dialects collide, so each is served from the root
-// path of listeners of its own.
+// path of listeners of its own, and by host name where Sandpit's own API is.
 //
 // # Rules for routes
 //
@@ -27,9 +27,11 @@ package dialect
 
 import (
 	"log/slog"
+	"strings"
 
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/gate"
+	"github.com/sandpit-dev/sandpit/internal/keys"
 )
 
 // Dialect is a wire API of another project.
@@ -40,12 +42,35 @@ type Dialect struct {
 	// Title is the name of the project, for people: "E2B".
 	Title string
 
+	// KeyFormat is the form of keys that clients expect.
+	KeyFormat keys.Format
+
+	// Settings returns the environment variables that point clients at the server, which serves this dialect
+	// at a URL without a path. nil: there are none.
+	Settings func(url string) []Setting
+
 	// New returns the API as a server serves it. It is called once for each server.
 	New func(Server) gate.Dialect
 
 	// Error returns the JSON of an error where there is no call that could fail: the server sends it
 	// on connections for which there is no room.
 	Error func(gate.Failure) []byte
+}
+
+// Setting is an environment variable of clients.
+type Setting struct {
+	Name  string
+	Value string // empty if Key is set
+	Key   bool   // its value is the key of the caller
+}
+
+// Label returns the part of a host name (see gate.HostName) before a domain: "3000-abc" for 3000-abc.e2b.localhost and the
+// domain e2b.localhost. That of the domain itself is "".
+func Label(host, domain string) (label string, ok bool) {
+	if host == domain {
+		return "", true
+	}
+	return strings.CutSuffix(host, "."+domain)
 }
 
 // Rate and Burst are the bounds of a key in a dialect that sets none: requests per second and at once. They are
@@ -62,6 +87,10 @@ type Server struct {
 	// Tenant returns the engine as a caller sees it, by the caller's present policy. Call it for each
 	// request. A tenant never sees anything of other namespaces.
 	Tenant func(gate.Caller) *engine.Tenant
+
+	// Domain is the domain of this dialect, such as e2b.localhost. The dialect is served for every host name at and
+	// below it on addresses of Sandpit's own API, too, whose certificate must then be valid for them. Label takes such names apart.
+	Domain string
 
 	// Tokens are access tokens of this dialect: rights to use one sandbox without a key.
 	Tokens *Tokens

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,11 +14,14 @@ import (
 	"testing"
 	"time"
 
+	gocmp "github.com/google/go-cmp/cmp"
+
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
+	"github.com/sandpit-dev/sandpit/internal/keys"
 	"github.com/sandpit-dev/sandpit/internal/server"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
@@ -25,7 +29,9 @@ import (
 // toy is a small dialect. Its paths are those of /v1.
 func toy() dialect.Dialect {
 	fail := func(f gate.Failure) []byte { return fmt.Appendf(nil, "{\"toy\":%q}", f.Code) }
-	return dialect.Dialect{Name: "toy", Title: "Toy", Error: fail, New: func(s dialect.Server) gate.Dialect {
+	return dialect.Dialect{Name: "toy", Title: "Toy", KeyFormat: keys.E2B, Error: fail, Settings: func(url string) []dialect.Setting {
+		return []dialect.Setting{{Name: "TOY_URL", Value: url + "/x"}, {Name: "TOY_KEY", Key: true}}
+	}, New: func(s dialect.Server) gate.Dialect {
 		return gate.Dialect{
 			Credential: func(r *http.Request) (string, bool) { return r.Header.Get("X-Toy"), false },
 			Fail: func(c *gate.Call, f gate.Failure) {
@@ -269,6 +275,123 @@ func TestKeysInFormats(t *testing.T) {
 	}
 	if status, got, _ := s.get("POST", "https://"+s.tcp+"/v1/keys", s.key, `{"format":"e3b"}`); status != 400 || !strings.Contains(got, `e3b`) {
 		t.Errorf("an unknown format: %d %s", status, got)
+	}
+}
+
+// Where Sandpit's own API is, a dialect answers by host name. Other names are refused as always.
+func TestDialectsByHostName(t *testing.T) {
+	for _, domain := range []string{"", "Sandboxes.example."} {
+		s := newServed(t)
+		s.overTCP()
+		s.withToy()
+		own := s.settings.Listen[1].Host
+		s.settings.Domain = domain
+		s.start()
+		base := strings.ToLower(strings.TrimSuffix(cmp.Or(domain, "localhost"), "."))
+		for _, x := range []struct{ at, host, want string }{
+			{s.tcp, "api.toy." + base, "toy test"},
+			{s.tcp, "3000-abc.toy." + base + ".:8443", "toy test"},
+			{s.tcp, "TOY." + strings.ToUpper(base), "toy test"},
+			{s.tcp, "localhost", `"status"`},
+			{own, "api.toy." + base, "toy test"},
+			{own, "localhost", "toy test"},
+			{s.tcp, "xtoy." + base, `"code":"host_refused"`},
+			{s.tcp, "toy." + base + ".evil.example", `"code":"host_refused"`},
+			{own, "xtoy." + base, `{"toy":"host_refused"}`},
+		} {
+			r, err := http.NewRequestWithContext(t.Context(), "GET", "https://"+x.at+"/healthz", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Host = x.host
+			resp, err := s.http().Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if err != nil || !strings.Contains(string(got), x.want) {
+				t.Errorf("%s as %s: %d %s %v, want %s", x.at, x.host, resp.StatusCode, got, err, x.want)
+			}
+		}
+		// A page of another site can't use it.
+		r, err := http.NewRequestWithContext(t.Context(), "GET", "https://"+s.tcp+"/healthz", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = "api.toy." + base
+		r.Header.Set("Origin", "https://evil.example")
+		resp, err := s.http().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.Body.Close(); resp.StatusCode != http.StatusForbidden {
+			t.Errorf("from a page of another site: %d", resp.StatusCode)
+		}
+	}
+}
+
+// The server shows how clients are pointed at it: when it starts, and to each caller as that reaches it.
+func TestSettingsOfClients(t *testing.T) {
+	for name, x := range map[string]struct {
+		dialect, domain, host, want string
+	}{
+		"an address":               {"127.0.0.1", "", "localhost", "http://127.0.0.1:PORT"},
+		"every address":            {"0.0.0.0", "", "localhost", "http://localhost:PORT"},
+		"every address, at a name": {"0.0.0.0", "", "sandpit.example:1", "http://sandpit.example:PORT"},
+		"every address, at [::1]":  {"0.0.0.0", "", "[::1]:1", "http://[::1]:PORT"},
+		"at the socket":            {"0.0.0.0", "", "", "http://127.0.0.1:PORT"},
+		"no address":               {"", "", "localhost", ""},
+		"no address, but a domain": {"", "s.example", "localhost", "http://api.toy.s.example:MAIN"},
+		"an address, and a domain": {"127.0.0.1", "s.example", "localhost", "http://127.0.0.1:PORT"},
+	} {
+		s := newServed(t)
+		main := testkit.Address(t)
+		s.withToy()
+		_, port, _ := net.SplitHostPort(s.settings.Listen[0].Host)
+		s.settings.Listen[0].Host = net.JoinHostPort(x.dialect, port)
+		if x.dialect == "" {
+			s.settings.Listen = nil
+		}
+		s.settings.Listen = append(s.settings.Listen, server.Listen{Address: server.Address{Network: "tcp", Host: main}})
+		s.settings.Domain, s.settings.PlainHTTP, s.settings.Hosts = x.domain, true, []string{"sandpit.example"}
+		s.start()
+		_, mainPort, _ := net.SplitHostPort(main)
+		want := strings.NewReplacer("PORT", port, "MAIN", mainPort).Replace(x.want)
+		key := s.key
+		url := "http://" + main
+		if x.host == "" {
+			url, key = "http://sandpit", ""
+		}
+		r, err := http.NewRequestWithContext(t.Context(), "GET", url+"/v1/dialects", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = x.host
+		if key != "" {
+			r.Header.Set("Authorization", "Bearer "+key)
+		}
+		resp, err := s.http().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got v1.DialectList
+		err = json.NewDecoder(resp.Body).Decode(&got)
+		resp.Body.Close()
+		of := v1.DialectList{Dialects: []v1.Dialect{{Name: "toy", Title: "Toy", KeyFormat: "e2b", URL: want}}}
+		if want != "" {
+			of.Dialects[0].Settings = []v1.DialectSetting{{Name: "TOY_URL", Value: want + "/x"}, {Name: "TOY_KEY", Key: true}}
+		}
+		if diff := gocmp.Diff(of, got); err != nil || diff != "" {
+			t.Errorf("%s: %v %s", name, err, diff)
+		}
+		said := strings.Join(s.said, "\n")
+		if has := strings.Contains(said, "for clients of Toy ('sandpit env --new-key toy' makes a key): export TOY_URL=http://") && strings.HasSuffix(said, "/x TOY_KEY=KEY"); has != (want != "") {
+			t.Errorf("%s: it says\n%s", name, said)
+		}
+		if err := s.stop(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -130,7 +130,9 @@ func (s *served) options() server.Options {
 		Images: image.Open(filepath.Join(s.home, "images"), image.Options{NoSync: true, Fetcher: fetch.New(fetch.Options{})}),
 		Say: func(text string) {
 			s.said = append(s.said, text)
-			_, s.key, _ = strings.Cut(text, "\n")
+			if strings.HasPrefix(text, "the first key") {
+				_, s.key, _ = strings.Cut(text, "\n")
+			}
 		},
 		Log: slog.New(slog.NewTextHandler(s.log, nil)),
 	}

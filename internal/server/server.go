@@ -379,12 +379,13 @@ func (s *server) startAPI() error {
 	s.api = api.Options{
 		Gate: s.gate, Backend: s.backend, Keys: ring, Policies: policyShower{s.backend, s.ring}, Audit: journal{AuditDir(opt.Home), s.engine},
 		Idempotency: repeats{s.state}, Webhooks: hooks{s.state, s.sender}, Secrets: secrets{s.found, s.engine, s.policies},
-		Version: opt.Version, Domains: domains, Connections: s.conns.counts, Web: s.web, Previews: s.previews,
+		Version: opt.Version, Domains: domains, Connections: s.conns.counts, Web: s.web, Previews: s.previews, Dialects: s.dialects,
 	}
 	s.handlers = map[string]http.Handler{}
 	for name, service := range s.services {
 		s.handlers[name] = s.gate.Handler(service.dialect())
 	}
+	s.handlers[DefaultService] = s.byHost(s.handlers[DefaultService])
 	return nil
 }
 
@@ -480,6 +481,7 @@ func (s *server) listen(ctx context.Context) error {
 			return err
 		}
 	}
+	s.sayDialects()
 	return nil
 }
 

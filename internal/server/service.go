@@ -38,7 +38,7 @@ func (s *server) findServices() error {
 		},
 	}}
 	for _, d := range s.opt.Dialects {
-		s.services[d.Name] = service{func() gate.Dialect { return checked(d.Name, d.New(s.door(d.Name))) }, d.Error}
+		s.services[d.Name] = service{func() gate.Dialect { return s.checked(d.Name, d.New(s.door(d.Name))) }, d.Error}
 	}
 	for _, l := range s.opt.Settings.Listen {
 		if _, ok := s.services[l.service()]; !ok {
@@ -52,17 +52,24 @@ func (s *server) findServices() error {
 func (s *server) door(name string) dialect.Server {
 	return dialect.Server{
 		Gate: s.gate, Tenant: s.backend.tenant, Version: s.opt.Version, Log: s.opt.Log,
+		Domain: s.domainOf(name),
 		Tokens: dialect.NewTokens(name, s.state.TokenSecret(), keyring{s.ring, s.policies}.Holder),
 		Image:  func(name string) (string, error) { return s.policies.Set().Alias(name) },
 	}
 }
 
-// checked returns the API of a dialect, with the usual rates if it has none. It panics if an ID of a route does not begin with the name of its dialect. Otherwise it could be
+// checked returns the API of a dialect, with the usual rates and host names if it has none. It panics if an ID of a route does not begin with the name of its dialect. Otherwise it could be
 // taken for an operation of another one in the audit.
-func checked(name string, d gate.Dialect) gate.Dialect {
+func (s *server) checked(name string, d gate.Dialect) gate.Dialect {
 	for _, r := range d.Routes {
 		if !strings.HasPrefix(r.ID, name+".") {
 			panic(fmt.Sprintf("server: the ID %q of a route does not begin with %q", r.ID, name+"."))
+		}
+	}
+	if d.OwnHost == nil {
+		d.OwnHost = func(host string) bool {
+			_, ok := dialect.Label(host, s.domainOf(name))
+			return ok
 		}
 	}
 	if d.Rate == 0 {

@@ -332,6 +332,28 @@ type ServiceList struct {
 	Next     string    `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
 }
 
+// Dialect is an API of another project that the server serves.
+type Dialect struct {
+	Name      string           `json:"name" doc:"Of the service in server.yaml"`
+	Title     string           `json:"title" doc:"Of the project"`
+	URL       string           `json:"url,omitempty" doc:"Where it is served; absent: no address has it"`
+	KeyFormat string           `json:"key_format,omitempty" doc:"The format of keys that its clients expect; see POST /v1/keys"`
+	Settings  []DialectSetting `json:"settings,omitempty" doc:"Point its clients at this server"`
+}
+
+// DialectSetting is an environment variable of clients.
+type DialectSetting struct {
+	Name  string `json:"name"`
+	Value string `json:"value,omitempty"`
+	Key   bool   `json:"key,omitempty" doc:"Its value is the key of the caller"`
+}
+
+// DialectList is a page of dialects, by name.
+type DialectList struct {
+	Dialects []Dialect `json:"dialects"`
+	Next     string    `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
+}
+
 // Audit is an entry of the audit.
 type Audit struct {
 	Seq       uint64    `json:"seq"`

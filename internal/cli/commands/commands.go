@@ -70,6 +70,7 @@ func (a *tree) commands() []command {
 		{"preview", "open a port of a sandbox in browsers, by a URL", a.previewCommand, false},
 		{"network", "show and change what a sandbox may reach", a.networkCommand, false},
 		{"serve", "run a server for many users", a.serveCommand, false},
+		{"env", "print the settings of clients of other projects", a.envCommand, false},
 		{"secret", "store credentials that sandboxes use and never see", a.secretCommand, false},
 		{"key", "create, list and revoke keys", a.keyCommand, false},
 		{"audit", "verify and search the audit log of a server", a.auditCommand, false},

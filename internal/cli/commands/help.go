@@ -39,6 +39,7 @@ Usage:
   sandpit prune                             remove those that have stopped or failed
   sandpit events|top                        show events, show resource usage
   sandpit serve|key|audit                   run a server, manage its keys and audit log
+  sandpit env CLIENT                        print the settings of unmodified clients of another project
 
   sandpit images ls|pull|tag|inspect|rm|prune|import|export
   sandpit doctor                            check what works here, and how to fix what doesn't

@@ -33,7 +33,7 @@ server names them, and their first process if the original is not in its old pla
 
 The settings of a server are in /etc/sandpit/server.yaml, or the file given with --config:
 
-  listen: ["0.0.0.0:8443"]
+  listen: ["0.0.0.0:8443"]     # or {address: ADDRESS, service: e2b}, for clients of E2B
   tls-cert: server.pem
   tls-key: server.key
   policy: policy.yaml          # default policy.yaml in the data directory

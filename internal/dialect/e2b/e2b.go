@@ -24,6 +24,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
+	"github.com/sandpit-dev/sandpit/internal/keys"
 )
 
 // Name is the name of the service.
@@ -31,7 +32,15 @@ const Name = "e2b"
 
 // New returns the dialect.
 func New() dialect.Dialect {
-	return dialect.Dialect{Name: Name, Title: "E2B", New: serve, Error: func(f gate.Failure) []byte { return plainError(f.Status, f) }}
+	return dialect.Dialect{
+		Name: Name, Title: "E2B", KeyFormat: keys.E2B, Settings: settings, New: serve,
+		Error: func(f gate.Failure) []byte { return plainError(f.Status, f) },
+	}
+}
+
+// settings are those of the SDKs, for which one URL serves both parts of the API.
+func settings(url string) []dialect.Setting {
+	return []dialect.Setting{{Name: "E2B_API_URL", Value: url}, {Name: "E2B_SANDBOX_URL", Value: url}, {Name: "E2B_API_KEY", Key: true}}
 }
 
 // Headers of requests.
