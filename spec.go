@@ -36,6 +36,12 @@ type Spec struct {
 	// uid 1000). "root" is uid 0 only inside the sandbox.
 	User string
 
+	// RootInside asks for uid 0 and other users beside User, whose rights commands and
+	// file operations may have: see Command.User and Files.As. Default: they exist if User
+	// is root, or where every sandbox has all users. ErrUnsupported where only one user can
+	// exist.
+	RootInside bool `json:",omitempty"` // as Egress
+
 	// Limits are the limits of the sandbox. A zero limit is set to its default; see
 	// DefaultLimits. If a limit that is set can't be enforced, the Spec is refused,
 	// even if the limit equals the default.

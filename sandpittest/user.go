@@ -23,6 +23,7 @@ var userProperties = []property{
 	{"a Command has a user of its own", testCommandUser},
 	{"a user that does not exist is ErrInvalid", testUnknownUser},
 	{"no program gains rights by its set-user-id bit", testSetUID},
+	{"root exists beside an ordinary user where RootInside asks for it, and lends it no rights", testRootInside},
 	{"root can give files away and act as others", testRootWork},
 	{"Files act with the rights of the sandbox's user", testFilesUser},
 	{"Files act with the rights of another user, who is that user to the kernel", testFilesAs},
@@ -172,6 +173,45 @@ func testSetUID(t *testing.T, e *env) {
 	// Nor by those of the image.
 	if got := command(t, sb, sandpit.Command{Script: `find /usr/bin -perm -4000 2>/dev/null | head -1 | while read f; do "$f" --version >/dev/null 2>&1; done; grep '^Uid' /proc/self/status | cut -f2-5 | tr '\t' ' '`, User: "1234:2345"}); got != "1234 1234 1234 1234" {
 		t.Errorf("got %q", got)
+	}
+}
+
+func testRootInside(t *testing.T, e *env) {
+	spec := sandpit.Spec{RootInside: true}
+	if !e.opt.Features[feature.Users] {
+		if _, err := e.client.Create(guarded(t), sandpit.Spec{Image: e.opt.Image, RootInside: true}); !errors.Is(err, sandpit.ErrUnsupported) || sandpit.Hint(err) == "" {
+			t.Errorf("where only one user exists: %v (hint: %s)", err, sandpit.Hint(err))
+		}
+		return
+	}
+	sb := e.sandbox(t, spec)
+	if got := shell(t, sb, "id -u"); got == "0" {
+		t.Error("its own user is root")
+	}
+	if got := capabilities(t, sb, sandpit.Command{}); got != noCapabilities {
+		t.Errorf("its own user has %s", got)
+	}
+	if got, want := capabilities(t, sb, sandpit.Command{User: "root"}), fmt.Sprintf(allCapabilities, rootCapabilities); got != want {
+		t.Errorf("root has  %s\nwant %s", got, want)
+	}
+	command(t, sb, sandpit.Command{User: "root", Script: "umask 077; echo secret >/tmp/roots; mkdir /opt/roots; cp /usr/bin/id /tmp/id; chown 4321:4321 /tmp/roots; chown 0:0 /tmp/roots; chmod 6755 /tmp/id; sleep 1000 >/dev/null 2>&1 & echo $! >/tmp/pid; chmod 644 /tmp/pid"})
+	for what, script := range map[string]string{
+		"reads a file of root":   "cat /tmp/roots",
+		"writes one":             "echo x >/tmp/roots",
+		"writes where root may":  "echo x >/opt/roots/f || echo x >/etc/new || echo x >>/etc/passwd",
+		"gives a file away":      "touch /tmp/f && chown 0:0 /tmp/f",
+		"signals root's process": "kill -9 $(cat /tmp/pid)",
+		"becomes root":           `test "$(/tmp/id -u)" = 0 || test "$(/tmp/id -g)" = 0 || setpriv --reuid 0 id`,
+	} {
+		if out := run(t, sb, sandpit.Command{Script: script}); out.Success() {
+			t.Errorf("its own user %s: %s", what, brief(out.Stdout))
+		}
+	}
+	if _, err := sb.Files().Stat(guarded(t), "/opt/roots/f"); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("Files as its own user: %v", err)
+	}
+	if _, err := sb.Files().As("root").Write(guarded(t), "/opt/roots/f", strings.NewReader("x"), sandpit.WriteOptions{}); err != nil {
+		t.Errorf("Files as root: %v", err)
 	}
 }
 

@@ -32,7 +32,7 @@ type Options struct {
 	mount                              list[sandpit.Mount]
 	tmpfs                              list[sandpit.Tmpfs]
 	write                              list[string]
-	readOnly                           flag
+	readOnly, rootInside               flag
 	egress                             scalar[sandpit.EgressPreset]
 	closed                             bool // --network none
 	allow, deny, resolve, dns          list[string]
@@ -94,6 +94,7 @@ func NewOptions(lookup notation.Lookup) *Options {
 	o.secret = list[sandpit.Secret]{parse: notation.ParseSecret, shown: "NAME[=VAR][@HOST]", adds: true}
 	o.secretEnv = list[sandpit.Secret]{parse: notation.ParseSecretEnv, shown: "NAME[=VAR]", adds: true}
 	o.secretFrom = list[[2]string]{parse: parseSecretFrom, shown: "NAME=SOURCE", adds: true}
+	o.rootInside = newFlag()
 	o.readOnly, o.interactive, o.tty, o.asJSON, o.initTime = newFlag(), newFlag(), newFlag(), newFlag(), newFlag()
 	o.detach, o.quiet = newFlag(), newFlag()
 	o.detachOn = scalar[string]{parse: ParseDetachKeys, shown: "KEYS"}
@@ -196,6 +197,7 @@ func (o *Options) Sections() []Section {
 			{"env-file", "", &o.envFile, "set variables from a file of KEY=VALUE lines", false},
 			{"workdir", "w", &o.workdir, "working directory of CMD (default the image's)", false},
 			{"user", "u", &o.user, "name, uid, name:group or uid:gid (default the image's user, or else an unprivileged one)", false},
+			{"root-inside", "", &o.rootInside, "have root and other users inside, beside --user", false},
 		}},
 		{"Limits", []Entry{
 			{"timeout", "", &o.timeout, "kill CMD and its descendants after this time: 30s, 5m, 1h30m", false},
@@ -407,7 +409,7 @@ func (o *Options) Spec() (sandpit.Spec, error) {
 		Pull:     o.pull.is,
 		Hostname: o.hostname.is,
 		WorkDir:  o.workdir.is,
-		User:     o.user.is,
+		User:     o.user.is, RootInside: o.rootInside.is,
 		Limits: sandpit.Limits{
 			Memory: o.memory.is,
 			CPUs:   o.cpus.is,

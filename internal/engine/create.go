@@ -312,7 +312,7 @@ func (s *Sandbox) plan(spec sandpit.Spec, limits sandpit.Limits, enforce feature
 		Tmpfs:    outerFirst(spec.Tmpfs, func(t sandpit.Tmpfs) string { return t.Target }),
 		ReadOnly: spec.ReadOnly, Write: spec.Write,
 		Limits: limits, Enforce: enforce,
-		UID: who.uid, GID: who.gid, MultiUser: caps.Features[feature.Users] && who.uid == 0,
+		UID: who.uid, GID: who.gid, MultiUser: caps.Features[feature.Users] && (who.uid == 0 || spec.RootInside),
 		Ephemeral: !s.persistent,
 		Trace:     s.engine.opts.Trace,
 	}

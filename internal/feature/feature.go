@@ -34,12 +34,11 @@ const (
 	Pause        Feature = "pause"         // ExpiryPause, and Lifecycle.Pause
 	Egress       Feature = "egress"        // Spec.Egress
 	Ping         Feature = "ping"          // rules of Spec.Egress that allow ICMP echo
+	Users        Feature = "users"         // Spec.RootInside: uid 0 inside, and other users beside it
 )
 
-// Features that no Spec asks for. A sandbox without them has fewer layers of isolation, or
-// one user.
+// Features that no Spec asks for. A sandbox without them has fewer layers of isolation.
 const (
-	Users    Feature = "users"    // uid 0 inside, and other users beside it
 	Seccomp  Feature = "seccomp"  // a filter of system calls
 	Landlock Feature = "landlock" // a second layer behind mounts: for write paths, and for descriptors that other sandboxes pass
 )
@@ -126,6 +125,7 @@ func requests(s sandpit.Spec) []request {
 		{WritePaths, "restricting writes", s.Write != nil},
 		{Egress, "reaching the network", s.Egress.Asked() || slices.ContainsFunc(s.Secrets, func(u sandpit.Secret) bool { return !u.Env })},
 		{Ping, "allowing ping", Pings(s.Egress)},
+		{Users, "having root inside", s.RootInside},
 		{Pause, "pausing at the end of the lifetime", s.OnExpiry == sandpit.ExpiryPause},
 	}
 }

@@ -39,6 +39,7 @@ func TestRequired(t *testing.T) {
 		"mounts":        {sandpit.Spec{Mounts: []sandpit.Mount{{Source: "/a", Target: "/b"}}}, []Feature{Mounts}},
 		"no write path": {sandpit.Spec{Write: []string{}}, []Feature{WritePaths}},
 		"egress":        {sandpit.Spec{Egress: sandpit.Egress{Allow: []string{"a.test", "udp:a.test"}, Deny: []string{"ping:a.test"}}}, []Feature{Egress}},
+		"users":         {sandpit.Spec{RootInside: true}, []Feature{Users}},
 		"ping":          {sandpit.Spec{Egress: sandpit.Egress{Allow: []string{"ping:a.test"}}}, []Feature{Egress, Ping}},
 		"pause":         {sandpit.Spec{OnExpiry: sandpit.ExpiryPause}, []Feature{Pause}},
 	} {

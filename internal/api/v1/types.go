@@ -57,24 +57,25 @@ type Limits struct {
 
 // Spec is a request for a new sandbox.
 type Spec struct {
-	Name     string            `json:"name,omitempty" maxLength:"63" doc:"Default: the ID"`
-	Image    string            `json:"image,omitempty" doc:"host (default), an OCI reference, oci-archive:FILE, docker-archive:FILE or dir:DIRECTORY"`
-	Pull     string            `json:"pull,omitempty" enum:"missing,always,never"`
-	Hostname string            `json:"hostname,omitempty"`
-	Env      Env               `json:"env,omitzero"`
-	Encoding string            `json:"encoding,omitempty" enum:"base64" doc:"base64: the variables in env are in base64; of an object, the values. Absent: text"`
-	WorkDir  string            `json:"workdir,omitempty"`
-	User     string            `json:"user,omitempty"`
-	Limits   *Limits           `json:"limits,omitempty"`
-	Mounts   []Mount           `json:"mounts,omitempty"`
-	Tmpfs    []Tmpfs           `json:"tmpfs,omitempty"`
-	ReadOnly bool              `json:"read_only,omitempty"`
-	Write    *[]string         `json:"write,omitempty" doc:"The only writable paths"`
-	Egress   *Egress           `json:"egress,omitempty" doc:"What the sandbox may reach outside. Default: nothing"`
-	Secrets  []SecretUse       `json:"secrets,omitempty" doc:"Credentials that the sandbox may use"`
-	Labels   map[string]string `json:"labels,omitempty"`
-	Idle     float64           `json:"idle,omitempty" doc:"Seconds; -1: never"`
-	OnExpiry string            `json:"on_expiry,omitempty" enum:"remove,stop,pause"`
+	Name       string            `json:"name,omitempty" maxLength:"63" doc:"Default: the ID"`
+	Image      string            `json:"image,omitempty" doc:"host (default), an OCI reference, oci-archive:FILE, docker-archive:FILE or dir:DIRECTORY"`
+	Pull       string            `json:"pull,omitempty" enum:"missing,always,never"`
+	Hostname   string            `json:"hostname,omitempty"`
+	Env        Env               `json:"env,omitzero"`
+	Encoding   string            `json:"encoding,omitempty" enum:"base64" doc:"base64: the variables in env are in base64; of an object, the values. Absent: text"`
+	WorkDir    string            `json:"workdir,omitempty"`
+	User       string            `json:"user,omitempty"`
+	RootInside bool              `json:"root_inside,omitempty" doc:"Root and other users exist inside, beside user"`
+	Limits     *Limits           `json:"limits,omitempty"`
+	Mounts     []Mount           `json:"mounts,omitempty"`
+	Tmpfs      []Tmpfs           `json:"tmpfs,omitempty"`
+	ReadOnly   bool              `json:"read_only,omitempty"`
+	Write      *[]string         `json:"write,omitempty" doc:"The only writable paths"`
+	Egress     *Egress           `json:"egress,omitempty" doc:"What the sandbox may reach outside. Default: nothing"`
+	Secrets    []SecretUse       `json:"secrets,omitempty" doc:"Credentials that the sandbox may use"`
+	Labels     map[string]string `json:"labels,omitempty"`
+	Idle       float64           `json:"idle,omitempty" doc:"Seconds; -1: never"`
+	OnExpiry   string            `json:"on_expiry,omitempty" enum:"remove,stop,pause"`
 }
 
 // Egress says what a sandbox may reach outside of itself.

@@ -139,6 +139,17 @@ func (c *creation) check(ctx context.Context) error {
 	if n := len(trees(plan)); n > maxTrees {
 		return fault.Errorf(sandpit.ErrInvalid, "assembling the sandbox: %d layers, binds and mounts exceed the limit of %d", n, maxTrees)
 	}
+	if plan.MultiUser && plan.UID != 0 && len(plan.Mounts) > 0 {
+		h, err := c.driver.host()
+		if err != nil {
+			return err
+		}
+		if h.idKind(true, mappable(plan)) == idsShared {
+			// Of the ids inside, root's alone is this user's, and so an owner of the mounts' files.
+			return sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "assembling the sandbox: mounts for an ordinary user need ids of the sandbox's own if it has root inside"),
+				"omit the mounts, let the sandbox run as root, or run the server as root")
+		}
+	}
 	return c.lookAtMounts()
 }
 
