@@ -13,7 +13,8 @@
 // # Rules for routes
 //
 //   - The ID of a route is NAME.OPERATION: "e2b.createSandbox". The audit, metrics and traces have it.
-//   - Everything that changes something is Guarded: recorded before it is done. Unless the route is
+//   - All routes but those of GET are Guarded: recorded before they are carried out. The server checks
+//     that. Unless the route is
 //     SelfAudited, and calls gate.Call.Intend when it has read what it is about, the gate does that.
 //     What only ends something, or takes rights away, is Vital, too.
 //   - A route whose callers have no key, but a signature or token, has a Proof, which

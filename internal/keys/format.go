@@ -101,6 +101,15 @@ func plainOf(token string) (plain string, f Format, ok bool) {
 	return scheme + text[:prefixLen] + "_" + text[prefixLen:], f, true
 }
 
+// ID returns the public prefix of the key of a token, in any format.
+func ID(token string) (prefix string, ok bool) {
+	plain, _, ok := plainOf(token)
+	if !ok {
+		return "", false
+	}
+	return prefixOf(plain)
+}
+
 // inFormat matches what has the form of a token that is not plain. A JWT has a signature of rawLen bytes.
 var inFormat = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`e2b_[0-9a-f]{60}|msb_[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{40}`)

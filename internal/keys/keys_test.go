@@ -483,6 +483,9 @@ func TestFormats(t *testing.T) {
 		if got, err := r.Verify(token); err != nil || got.Prefix != made.Prefix {
 			t.Errorf("%s: %+v %v", token, got, err)
 		}
+		if id, ok := keys.ID(token); !ok || id != made.Prefix {
+			t.Errorf("the ID of %s is %q", token, id)
+		}
 		if !keys.In("x" + token + "x") {
 			t.Errorf("%s is not found in a text", token)
 		}

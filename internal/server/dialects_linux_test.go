@@ -395,6 +395,30 @@ func TestSettingsOfClients(t *testing.T) {
 	}
 }
 
+// A server does not start with a dialect that changes something without an entry in the audit, or that strangers can use.
+func TestRoutesOfDialectsAreGuarded(t *testing.T) {
+	none := func(*gate.Call) error { return nil }
+	for name, route := range map[string]gate.Route{
+		"does not begin with": {Method: "GET", Path: "/x", ID: "other.x", Handle: none},
+		"the audit does not":  {Method: "POST", Path: "/x", ID: "toy.x", Handle: none},
+		"audit does not":      {ID: "toy.x", Handle: none}, // of Pick
+		"open to strangers":   {Method: "GET", Path: "/x/{sb}", ID: "toy.x", Open: true, Handle: none},
+	} {
+		bad := toy()
+		bad.New = func(dialect.Server) gate.Dialect {
+			d := toy().New(dialect.Server{})
+			d.Routes = append(d.Routes, route)
+			return d
+		}
+		if why := server.Checked("toy", bad); !strings.Contains(why, name) {
+			t.Errorf("%s: %s", name, why)
+		}
+	}
+	if why := server.Checked("toy", toy()); why != "" {
+		t.Error(why)
+	}
+}
+
 // The rules for TLS apply to listeners of dialects, and services that the program lacks are refused by name.
 func TestListenersOfDialectsAreChecked(t *testing.T) {
 	for name, x := range map[string]struct {

@@ -151,3 +151,26 @@ func TestE2BBadInput(t *testing.T) {
 	call(502, `{"code":502,`, "GET", "/health", "", mine...)
 	call(404, `{"code":404,`, "DELETE", one, "", "X-API-KEY", key)
 }
+
+// Where Sandpit's own API is, E2B's is served by host name: the two parts of it, with TLS, as SDKs reach them that
+// know a domain only.
+func TestE2BByHostName(t *testing.T) {
+	s := newServed(t)
+	s.overTCP()
+	s.settings.Domain = "sandboxes.example"
+	_, key := s.withE2B()
+	call := func(status int, text, method, host, path, body string, headers ...string) string {
+		t.Helper()
+		return s.e2bCall(t, status, text, method, "https://"+s.tcp+path, body, append(headers, "Host", host)...)
+	}
+	var made struct{ SandboxID, EnvdAccessToken string }
+	if err := json.Unmarshal([]byte(call(201, "", "POST", "api.e2b.sandboxes.example", "/v2/sandboxes", `{"templateID":"base"}`, "X-API-KEY", key)), &made); err != nil {
+		t.Fatal(err)
+	}
+	host := "49983-" + made.SandboxID + ".e2b.sandboxes.example"
+	call(200, "{", "POST", host, "/process.Process/List", `{}`, "X-Access-Token", made.EnvdAccessToken)
+	call(200, "{", "POST", host, "/process.Process/List", `{}`, "X-API-KEY", key)
+	call(401, "", "POST", "49983-aaaaaaaaaaaaaaaa.e2b.sandboxes.example", "/process.Process/List", `{}`, "X-Access-Token", made.EnvdAccessToken)
+	call(401, "", "POST", host, "/process.Process/List", `{}`)
+	call(404, "no_route", "POST", "localhost", "/process.Process/List", `{}`, "X-API-KEY", key)
+}

@@ -4,6 +4,7 @@ import (
 	"os"
 
 	"github.com/sandpit-dev/sandpit/internal/audit"
+	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
@@ -24,4 +25,15 @@ func Activated() (names []string, err error) {
 		names = append(names, l.service)
 	}
 	return names, err
+}
+
+// Checked returns why a server does not start with a dialect, or "".
+func Checked(name string, d dialect.Dialect) (why string) {
+	defer func() {
+		if p := recover(); p != nil {
+			why = p.(string)
+		}
+	}()
+	new(server).checked(name, d.New(dialect.Server{}))
+	return ""
 }

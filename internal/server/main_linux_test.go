@@ -307,7 +307,9 @@ func (s *served) get(method, url, key string, body string, headers ...string) (s
 		r.Header.Set("Authorization", "Bearer "+key)
 	}
 	for i := 0; i < len(headers); i += 2 {
-		r.Header.Set(headers[i], headers[i+1])
+		if r.Header.Set(headers[i], headers[i+1]); headers[i] == "Host" {
+			r.Host = headers[i+1]
+		}
 	}
 	resp, err := s.http().Do(r)
 	if err != nil {

@@ -58,12 +58,17 @@ func (s *server) door(name string) dialect.Server {
 	}
 }
 
-// checked returns the API of a dialect, with the usual rates and host names if it has none. It panics if an ID of a route does not begin with the name of its dialect. Otherwise it could be
-// taken for an operation of another one in the audit.
+// checked returns the API of a dialect, with the usual rates and host names if it has none. It panics if a route
+// breaks the rules of package dialect: the audit could otherwise take it for an operation of another API, or lack it.
 func (s *server) checked(name string, d gate.Dialect) gate.Dialect {
 	for _, r := range d.Routes {
-		if !strings.HasPrefix(r.ID, name+".") {
+		switch {
+		case !strings.HasPrefix(r.ID, name+"."):
 			panic(fmt.Sprintf("server: the ID %q of a route does not begin with %q", r.ID, name+"."))
+		case r.Method != http.MethodGet && !r.Guarded:
+			panic("server: the audit does not record what " + r.ID + " is about to do")
+		case r.Open && (r.Guarded || r.Admin || strings.Contains(r.Path, "{")):
+			panic("server: " + r.ID + " is open to strangers")
 		}
 	}
 	if d.OwnHost == nil {

@@ -13,6 +13,7 @@ import (
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/keys"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
@@ -138,12 +139,15 @@ func (a *tree) keyRevoke() *cobra.Command {
 // keyPath is where the server has a key, by its id. Of a whole key only that part
 // is told.
 func keyPath(key string) (string, error) {
-	id := key
-	if rest, ok := strings.CutPrefix(key, "sp_"); ok {
-		id, _, _ = strings.Cut(rest, "_")
+	id, whole := keys.ID(key)
+	if !whole {
+		id = key
+		if rest, ok := strings.CutPrefix(key, "sp_"); ok {
+			id, _, _ = strings.Cut(rest, "_")
+		}
 	}
 	if !notation.IsName(id) {
-		return "", sandpit.WithHint(cli.Usagef("%.40q is not a key ID", id), "run 'sandpit key ls' to list them")
+		return "", sandpit.WithHint(cli.Usagef("%.8q is not a key ID", id), "run 'sandpit key ls' to list them")
 	}
 	return "/v1/keys/" + id, nil
 }

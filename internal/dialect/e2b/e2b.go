@@ -89,7 +89,7 @@ func serve(s dialect.Server) gate.Dialect {
 				Handle: func(c *gate.Call) error { return r.handle(&call{c, a}) },
 			}
 			if data {
-				made.Target, made.Proof = named, a.proof
+				made.Target, made.Proof = a.named, a.proof
 			} else {
 				made.Target = func(r *http.Request) string { return r.PathValue("id") }
 			}

@@ -3,6 +3,7 @@ package e2b
 import (
 	"context"
 	"net/http"
+	"strings"
 
 	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/gate"
@@ -37,5 +38,19 @@ func (a *api) proof(c *gate.Call) (who gate.Caller, ok bool, err error) {
 	return who, true, nil
 }
 
-// named is gate.Route.Target of the data plane.
-func named(r *http.Request) string { return r.Header.Get(headerSandbox) }
+// named is gate.Route.Target of the data plane: the sandbox that a header or the host name has,
+// 49983-ID.e2b.DOMAIN.
+func (a *api) named(r *http.Request) string {
+	if id := r.Header.Get(headerSandbox); id != "" {
+		return id
+	}
+	label, _ := dialect.Label(gate.HostName(r.Host), a.Domain)
+	id, ok := strings.CutPrefix(label, envdPort+"-")
+	if !ok {
+		return ""
+	}
+	return id
+}
+
+// envdPort is the port of envd in host names.
+const envdPort = "49983"
