@@ -2,6 +2,9 @@ package sandpit
 
 import "context"
 
+// SavedImages begins the names of images that were saved from sandboxes, in [Spec.Image].
+const SavedImages = "saved:"
+
 // Committer is a [Sandbox] whose changed files can be saved as an image. Optional: those of the
 // in-process engine and of the client are.
 type Committer interface {
@@ -32,7 +35,7 @@ type Commit struct {
 
 	Entrypoint []string          // not nil: replaces both Entrypoint and Cmd of the image
 	Cmd        []string          // not nil: replaces the command
-	Env        map[string]string // added to the image's
+	Env        []string          // "KEY=VALUE"; added to the image's, and replacing those of the same name
 	WorkDir    string            // absolute
 	User       string            // NAME, ID, NAME:GROUP or ID:ID; it is looked up when a sandbox is created
 	Labels     map[string]string // added to the image's

@@ -30,6 +30,7 @@ var (
 	_ sandpit.ProcessKeeper = (*sandbox)(nil)
 	_ sandpit.Networker     = (*sandbox)(nil)
 	_ sandpit.Egresser      = (*sandbox)(nil)
+	_ sandpit.Committer     = (*sandbox)(nil)
 	_ sandpit.Meter         = (*sandbox)(nil)
 )
 
@@ -184,6 +185,22 @@ func (s *sandbox) Pause(ctx context.Context) error {
 // Resume thaws all processes. See sandpit.Lifecycle.
 func (s *sandbox) Resume(ctx context.Context) error {
 	return s.change(ctx, patience, request{method: http.MethodPost, path: s.path + "/resume"})
+}
+
+// Commit saves the changed files as an image. See sandpit.Committer.
+func (s *sandbox) Commit(ctx context.Context, c sandpit.Commit) (sandpit.SavedImage, error) {
+	if err := s.open(); err != nil {
+		return sandpit.SavedImage{}, err
+	}
+	body, err := encode(v1.FromCommit(c))
+	if err != nil {
+		return sandpit.SavedImage{}, fmt.Errorf("saving sandbox %s: %w", s.Name(), err)
+	}
+	var v v1.SavedImage
+	if err := s.c.call(ctx, request{method: http.MethodPost, path: s.path + "/commit", body: body}, &v); err != nil {
+		return sandpit.SavedImage{}, s.explain(ctx, err)
+	}
+	return sandpit.SavedImage{Name: v.Reference, Digest: v.Digest, Size: v.Size, LeftOut: v.LeftOut}, nil
 }
 
 // Update changes the name, labels and limits. See sandpit.Lifecycle.

@@ -91,6 +91,7 @@ func Suite(t *testing.T, newClient func(t *testing.T) sandpit.Client, opt Option
 		{"File work", fileworkProperties},
 		{"Copy and Do", copyProperties},
 		{"Metrics", metricsProperties},
+		{"Commit", commitProperties},
 	} {
 		t.Run(g.name, func(t *testing.T) {
 			e := &env{client: newClient(t), newClient: newClient, opt: opt}

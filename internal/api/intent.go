@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
@@ -80,6 +81,8 @@ func (c *call) detailOf(body any) string {
 		return egressOfBody(b)
 	case *v1.Signal:
 		return subject(c.R) + " signal " + strconv.Itoa(b.Signal)
+	case *v1.Commit:
+		return "image " + strconv.Quote(sandpit.SavedImages+b.Name)
 	case *v1.ImagePull:
 		return "image " + strconv.Quote(b.Image)
 	case *v1.NewKey:

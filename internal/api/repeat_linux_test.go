@@ -64,6 +64,7 @@ func TestEveryPostCanBeRepeated(t *testing.T) {
 		"copyFile":          {204, ask{path: base + "/files/copy?from=/tmp/copied&to=/tmp/copy"}},
 		"linkFile":          {204, ask{path: base + "/files/symlink?path=/tmp/link&target=/tmp"}},
 		"changeMode":        {204, ask{path: base + "/files/chmod?path=/tmp/copied&mode=0600"}},
+		"commitSandbox":     {201, ask{path: base + "/commit", body: v1.Commit{Name: "once", NoPause: true}}},
 		"pullImage":         {503, ask{path: "/v1/images/pull", body: v1.ImagePull{Image: "x"}}},
 		"createKey":         {201, ask{path: "/v1/keys", body: v1.NewKey{Name: "once" + strings.Repeat("<", 50)}}},
 		"createWebhook":     {201, ask{path: "/v1/webhooks", body: v1.NewWebhook{URL: "https://once.example"}}},

@@ -13,6 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/api/stream"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
@@ -46,6 +47,12 @@ func sandboxRoutes() []Route {
 		{Method: http.MethodPost, Path: oneSandbox + "/start", ID: "startSandbox", Tag: tag, Summary: "Start a stopped sandbox", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, Fails: []string{errcode.Integrity}, handle: asJSON(startSandbox)},
 		{Method: http.MethodPost, Path: oneSandbox + "/pause", ID: "pauseSandbox", Tag: tag, Summary: "Pause a sandbox: freeze its processes", Text: "Any other request to the sandbox resumes it.", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, handle: asJSON(pauseSandbox)},
 		{Method: http.MethodPost, Path: oneSandbox + "/resume", ID: "resumeSandbox", Tag: tag, Summary: "Resume a paused sandbox", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, handle: asJSON(resumeSandbox)},
+		{
+			Method: http.MethodPost, Path: oneSandbox + "/commit", ID: "commitSandbox", Tag: tag, Summary: "Save the changed files of a sandbox as an image",
+			Text:           "The image is that of the sandbox with one layer more. Only sandboxes of the same namespace can use it. A running sandbox is paused meanwhile. Not saved are what is mounted, /tmp and /dev/shm, files that the server makes itself, and the environment.",
+			EndsWithClient: true,
+			In:             v1.Commit{}, Status: http.StatusCreated, Out: v1.SavedImage{}, Guarded: true, Fails: []string{errcode.QuotaExceeded, errcode.Unsupported, errcode.Timeout}, handle: fromJSON(commitSandbox),
+		},
 		{Method: http.MethodPut, Path: oneSandbox + "/lifetime", ID: "setLifetime", Tag: tag, Summary: "Change the lifetime of a sandbox", In: v1.Lifetime{}, Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, handle: fromJSON(setLifetime)},
 		{Method: http.MethodGet, Path: oneSandbox + "/metrics", ID: "getMetrics", Tag: tag, Summary: "Get the resource usage of a sandbox", Status: http.StatusOK, Out: v1.Metrics{}, handle: asJSON(getMetrics)},
 		{
@@ -153,6 +160,26 @@ func startSandbox(c *call) (v1.Sandbox, error) {
 
 func pauseSandbox(c *call) (v1.Sandbox, error) {
 	return c.change(func(l sandpit.Lifecycle) error { return l.Pause(c.Ctx) })
+}
+
+func commitSandbox(c *call, in *v1.Commit) (v1.SavedImage, error) {
+	ask, err := in.Sandpit()
+	if err != nil {
+		return v1.SavedImage{}, c.Untouched(err)
+	}
+	sb, err := c.sandbox()
+	if err != nil {
+		return v1.SavedImage{}, err
+	}
+	committer, ok := sb.(sandpit.Committer)
+	if !ok {
+		return v1.SavedImage{}, fault.Errorf(sandpit.ErrUnsupported, "this server saves no images of sandboxes")
+	}
+	if err := c.OpenStream(); err != nil {
+		return v1.SavedImage{}, err
+	}
+	saved, err := committer.Commit(c.Ctx, ask)
+	return v1.SavedImage{Reference: saved.Name, Digest: saved.Digest, Size: saved.Size, LeftOut: list(saved.LeftOut)}, err
 }
 
 func resumeSandbox(c *call) (v1.Sandbox, error) {

@@ -64,9 +64,9 @@ func checkCommit(c sandpit.Commit) error {
 	if c.WorkDir != "" && !path.IsAbs(c.WorkDir) {
 		return fault.Errorf(sandpit.ErrInvalid, "the working directory %q is not absolute", fault.Clip(c.WorkDir))
 	}
-	for name := range c.Env {
-		if name == "" || strings.ContainsAny(name, "=\x00") {
-			return fault.Errorf(sandpit.ErrInvalid, "%q is not a valid name of a variable", fault.Clip(name))
+	for _, e := range c.Env {
+		if name, _, ok := strings.Cut(e, "="); !ok || name == "" {
+			return fault.Errorf(sandpit.ErrInvalid, "%q is not a variable as KEY=VALUE", fault.Clip(e))
 		}
 	}
 	return nil
@@ -193,13 +193,9 @@ func configure(config *image.Config, c sandpit.Commit) {
 	if c.User != "" {
 		config.User = c.User
 	}
-	config.Env = slices.DeleteFunc(slices.Clone(config.Env), func(e string) bool {
-		name, _, _ := strings.Cut(e, "=")
-		_, replaced := c.Env[name]
-		return replaced
-	})
-	for _, name := range slices.Sorted(maps.Keys(c.Env)) {
-		config.Env = append(config.Env, name+"="+c.Env[name])
+	nameOf := func(e string) string { name, _, _ := strings.Cut(e, "="); return name }
+	for _, e := range c.Env {
+		config.Env = append(slices.DeleteFunc(slices.Clone(config.Env), func(old string) bool { return nameOf(old) == nameOf(e) }), e)
 	}
 	if len(c.Labels) > 0 && config.Labels == nil {
 		config.Labels = map[string]string{}

@@ -241,8 +241,7 @@ func storedName(ref string) (string, error) {
 		}
 		return f.name(), nil
 	case SavedScheme:
-		owner, name, _ := strings.Cut(rest, "/")
-		return savedName(owner, name)
+		return storedSaved(ref, "")
 	}
 	r, err := ParseReference(ref)
 	if err != nil {

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -37,10 +38,14 @@ const maxSaved = 1000
 // annotationSaved makes each saved image unique.
 const annotationSaved = "dev.sandpit.saved"
 
-// savedName returns the name under which a saved image is kept. "" is the owner of images that were
-// saved without a server.
+// LocalNamespace is the namespace of callers without a key, on the machine of the server.
+const LocalNamespace = "local"
+
+// savedName returns the name under which a saved image is kept. Without an owner that is
+// LocalNamespace, also for what is saved without a server.
 func savedName(owner, name string) (string, error) {
-	if !notation.IsName(name) || owner != "" && !notation.IsName(owner) {
+	owner = cmp.Or(owner, LocalNamespace)
+	if !notation.IsName(name) || !notation.IsName(owner) {
 		return "", sandpit.WithHint(fault.Invalidf("%q is not a valid name of a saved image", fault.Clip(name)), "write saved:NAME; "+notation.NameHint)
 	}
 	return SavedScheme + ":" + owner + "/" + name, nil
@@ -49,7 +54,7 @@ func savedName(owner, name string) (string, error) {
 // storedSaved returns the stored name that a reference means for an owner.
 func storedSaved(ref, owner string) (string, error) {
 	rest := strings.TrimPrefix(ref, SavedScheme+":")
-	if of, name, ok := strings.Cut(rest, "/"); ok && owner == "" {
+	if of, name, ok := strings.Cut(rest, "/"); ok && (owner == "" || owner == of) {
 		return savedName(of, name)
 	}
 	return savedName(owner, rest)
@@ -96,6 +101,7 @@ type SaveOptions struct {
 // sandpit.ErrInvalid if a layer can't have the files. After an error, or if the process is killed,
 // nothing is left but unfinished files that the next pull or prune removes.
 func (s *Store) Save(ctx context.Context, base *Lease, tree Tree, opt SaveOptions) (sum Summary, left []string, err error) {
+	opt.Owner = cmp.Or(opt.Owner, LocalNamespace)
 	name, err := savedName(opt.Owner, opt.Name)
 	if err != nil {
 		return Summary{}, nil, err

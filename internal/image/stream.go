@@ -55,7 +55,10 @@ func (s *layerStream) produce(ctx context.Context, fetcher Fetcher, compressed i
 			return false
 		}
 	}
-	r, err := fetcher.Decompress(compressed)
+	r, err := io.NopCloser(compressed), error(nil)
+	if fetcher != nil { // without one there are only layers that were saved here, which are not compressed
+		r, err = fetcher.Decompress(compressed)
+	}
 	if err != nil {
 		send(chunk{err: fmt.Errorf("decompressing: %w", err)})
 		return

@@ -25,7 +25,7 @@ import (
 )
 
 // localNamespace is the namespace of the server's own user, at its unix socket.
-const localNamespace = "local"
+const localNamespace = image.LocalNamespace
 
 // backend is the engine as the API serves it.
 type backend struct {
@@ -133,9 +133,14 @@ func (b *backend) Images(ctx context.Context, c gate.Caller) ([]v1.Image, error)
 		out = append(out, v1.Image{Reference: "host"})
 	}
 	for _, s := range list {
-		if i := imageOf(s); c.Admin {
+		switch i := imageOf(s); {
+		case s.Saved && s.Owner == c.Namespace:
+			i.Reference = strings.Replace(i.Reference, s.Owner+"/", "", 1)
 			out = append(out, i)
-		} else if p.Shows(i.Reference) {
+		case c.Admin:
+			out = append(out, i)
+		case s.Saved:
+		case p.Shows(i.Reference):
 			out = append(out, ownView(i, s))
 		}
 	}
@@ -168,7 +173,7 @@ func (b *backend) PullImage(ctx context.Context, c gate.Caller, name string, pul
 		pull = sandpit.PullAlways
 	}
 	acquire := b.acquire
-	acquire.Pull, acquire.PublicOnly = pull, !p.Vouches(name)
+	acquire.Pull, acquire.PublicOnly, acquire.Owner = pull, !p.Vouches(name), c.Namespace
 	s, err := b.engine.As(c.Namespace, p).Pull(ctx, name, acquire)
 	if err != nil {
 		return v1.Image{}, err
@@ -182,10 +187,18 @@ func (b *backend) PullImage(ctx context.Context, c gate.Caller, name string, pul
 }
 
 func (b *backend) RemoveImage(ctx context.Context, c gate.Caller, name string) error {
-	if !c.Admin {
-		return fault.Errorf(sandpit.ErrForbidden, "removing image %s: only administrators may do this", name)
+	saved := strings.HasPrefix(name, sandpit.SavedImages)
+	var err error
+	switch {
+	case saved && !(c.Admin && strings.Contains(name, "/")):
+		_, err = b.images.RemoveSaved(ctx, name, c.Namespace)
+	case c.Admin:
+		_, err = b.images.Remove(ctx, name)
+	case image.ValidDigest(name): // of a saved one that has lost its name
+		_, err = b.images.RemoveSaved(ctx, name, c.Namespace)
+	default:
+		err = fault.Errorf(sandpit.ErrForbidden, "removing image %s: only administrators may do this", name)
 	}
-	_, err := b.images.Remove(ctx, name)
 	return err
 }
 

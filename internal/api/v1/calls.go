@@ -162,6 +162,51 @@ type ImagePull struct {
 	Pull  string `json:"pull,omitempty" enum:"missing,always" doc:"Default always"`
 }
 
+// Commit saves the changed files of a sandbox as an image.
+type Commit struct {
+	Name       string            `json:"name" maxLength:"63" doc:"Of the image, which is then saved:NAME in the namespace. An image that has the name loses it"`
+	NoPause    bool              `json:"no_pause,omitempty" doc:"Let the programs of a running sandbox run on. Files that they change meanwhile may be saved half changed"`
+	Entrypoint *[]string         `json:"entrypoint,omitempty" doc:"Replaces the image's, and its command"`
+	Cmd        *[]string         `json:"cmd,omitempty" doc:"Replaces the image's command"`
+	Env        Env               `json:"env,omitzero" doc:"Added to the image's"`
+	WorkDir    string            `json:"workdir,omitempty"`
+	User       string            `json:"user,omitempty"`
+	Labels     map[string]string `json:"labels,omitempty" doc:"Added to the image's"`
+}
+
+// FromCommit converts a request to the form of the API.
+func FromCommit(c sandpit.Commit) Commit {
+	out := Commit{Name: c.Name, NoPause: c.NoPause, Env: Env{List: c.Env}, WorkDir: c.WorkDir, User: c.User, Labels: c.Labels}
+	if c.Entrypoint != nil {
+		out.Entrypoint = &c.Entrypoint
+	}
+	if c.Cmd != nil {
+		out.Cmd = &c.Cmd
+	}
+	return out
+}
+
+// Sandpit returns the request in Go. It returns ErrInvalid if it can't be decoded.
+func (c *Commit) Sandpit() (sandpit.Commit, error) {
+	d := newDecoder("")
+	out := sandpit.Commit{Name: c.Name, NoPause: c.NoPause, Env: d.env(c.Env), WorkDir: c.WorkDir, User: c.User, Labels: c.Labels}
+	if c.Entrypoint != nil {
+		out.Entrypoint = *c.Entrypoint
+	}
+	if c.Cmd != nil {
+		out.Cmd = *c.Cmd
+	}
+	return out, d.err
+}
+
+// SavedImage is an image that was saved from a sandbox.
+type SavedImage struct {
+	Reference string   `json:"reference" doc:"saved:NAME, for the image of a sandbox"`
+	Digest    string   `json:"digest" doc:"Digest of its manifest"`
+	Size      int64    `json:"size" doc:"Bytes of the files of all its layers"`
+	LeftOut   []string `json:"left_out" doc:"Files that an image can't have, with the reason; the first 32"`
+}
+
 // NewKey is a request for a new key.
 type NewKey struct {
 	Name      string  `json:"name,omitempty" doc:"Label for people"`

@@ -58,7 +58,7 @@ type Limits struct {
 // Spec is a request for a new sandbox.
 type Spec struct {
 	Name       string            `json:"name,omitempty" maxLength:"63" doc:"Default: the ID"`
-	Image      string            `json:"image,omitempty" doc:"host (default), an OCI reference, oci-archive:FILE, docker-archive:FILE or dir:DIRECTORY"`
+	Image      string            `json:"image,omitempty" doc:"host (default), an OCI reference, oci-archive:FILE, docker-archive:FILE, dir:DIRECTORY, or saved:NAME of this namespace"`
 	Pull       string            `json:"pull,omitempty" enum:"missing,always,never"`
 	Hostname   string            `json:"hostname,omitempty"`
 	Env        Env               `json:"env,omitzero"`

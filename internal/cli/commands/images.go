@@ -16,21 +16,22 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 const imagesLong = `Images are root file systems. The image host, this machine's own toolchain, always
 exists. Others are pulled from registries on first use, or with images pull, and stored
-in the data directory, each layer once. If a server is configured (SANDPIT_SERVER), ls,
-pull and rm work on its images. On this machine, ls shows only the stored images; a server
+in the data directory, each layer once. images commit saves what a sandbox has changed as
+saved:NAME. If a server is configured (SANDPIT_SERVER), ls, pull and rm work on its images. On this machine, ls shows only the stored images; a server
 lists host, too.`
 
 // imagesCommand is sandpit images.
 func (a *tree) imagesCommand() *cobra.Command {
 	cmd := a.group(&cobra.Command{Use: "images", Long: imagesLong})
 	for _, made := range [...]*cobra.Command{
-		a.imagesList(), a.imagesPull(), a.imagesTag(), a.imagesInspect(), a.imagesRemove(), a.imagesPrune(), a.imagesImport(), a.imagesExport(),
+		a.imagesList(), a.imagesPull(), a.imagesCommit(), a.imagesTag(), a.imagesInspect(), a.imagesRemove(), a.imagesPrune(), a.imagesImport(), a.imagesExport(),
 	} {
 		cmd.AddCommand(made)
 	}
@@ -309,6 +310,72 @@ func (a *tree) printPulled(s image.Summary) error {
 	}
 	_, err := fmt.Fprintln(a.Stdout, cli.Harmless(name))
 	return err
+}
+
+func (a *tree) imagesCommit() *cobra.Command {
+	var c sandpit.Commit
+	env := parsedList[string]{parse: func(text string) (string, error) {
+		entry, _, err := notation.ParseEnv(text, a.Lookup)
+		return entry, err
+	}, shown: "KEY=VALUE"}
+	labels := parsedList[[2]string]{parse: parseLabel, shown: "KEY=VALUE"}
+	workdir, user := textFlag("DIRECTORY"), textFlag("USER")
+	entrypoint := parsed[string]{parse: func(text string) (string, error) { return text, nil }, shown: "PROGRAM"}
+	cmd := a.serverCommand(&cobra.Command{
+		Use:   "commit [flags] SANDBOX NAME [-- COMMAND...]",
+		Short: "save the changed files of a sandbox as an image",
+		Long: `Save the files that a sandbox has changed as the image saved:NAME: the image of the
+sandbox with one layer more. Only sandboxes of the same namespace can use it. An image
+that has the name loses it. COMMAND replaces the command of the image.
+
+A running sandbox is paused meanwhile. Not saved are what is mounted in it, /tmp and
+/dev/shm, files that Sandpit makes itself (such as /etc/hosts), and the environment.
+Files that an image can't have, such as sockets, are left out and listed.`,
+		Example:           "  sandpit images commit work app\n  sandpit run --image saved:app -- make test\n  sandpit images commit --env A=1 --label team=a work app -- python3 main.py",
+		Args:              arguments(2, -1),
+		ValidArgsFunction: a.completeNames(1),
+	}, func(ctx context.Context, s *session, args []string) error {
+		c.Name, c.WorkDir, c.User = strings.TrimPrefix(args[1], sandpit.SavedImages), workdir.is, user.is
+		c.Env = slices.DeleteFunc(env.are, func(e string) bool { return e == "" }) // KEY alone, not set here
+		if len(args) > 2 {
+			c.Cmd = args[2:]
+		}
+		if entrypoint.set {
+			c.Entrypoint = []string{}
+			if entrypoint.is != "" {
+				c.Entrypoint = append(c.Entrypoint, entrypoint.is)
+			}
+		}
+		for _, l := range labels.are {
+			if c.Labels == nil {
+				c.Labels = map[string]string{}
+			}
+			c.Labels[l[0]] = l[1]
+		}
+		sb, err := s.find(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		committer, ok := sb.(sandpit.Committer)
+		if !ok {
+			return fault.Errorf(sandpit.ErrUnsupported, "saving images: this client does not support it")
+		}
+		saved, err := committer.Commit(ctx, c)
+		if err != nil {
+			return err
+		}
+		for _, left := range saved.LeftOut {
+			a.Note("left out: %s", cli.Harmless(left))
+		}
+		return a.printPulled(image.Summary{FullName: saved.Name, Digest: saved.Digest})
+	})
+	cmd.Flags().BoolVar(&c.NoPause, "no-pause", false, "let programs run on; files that they change may be saved half changed")
+	cmd.Flags().VarP(&env, "env", "e", "set a variable of the image; KEY alone takes its value from here")
+	cmd.Flags().VarP(&labels, "label", "l", "add or replace a label of the image")
+	cmd.Flags().VarP(&workdir, "workdir", "w", "working directory of the image")
+	cmd.Flags().VarP(&user, "user", "u", "user of the image")
+	cmd.Flags().Var(&entrypoint, "entrypoint", "replace the image's entrypoint and command; empty for none")
+	return cmd
 }
 
 func (a *tree) imagesTag() *cobra.Command {
