@@ -41,7 +41,7 @@ const (
 
 // What HTTP/2 holds that the other side has not read, in bytes.
 const (
-	allUnread   = 64 << 20 // of responses, on all connections of a sandbox; each may have minStreams of minUnread beyond it
+	AllUnread   = 64 << 20 // of responses, on all connections of a sandbox; each may have minStreams of minUnread beyond it
 	minUnread   = 16 << 10 // of a response on a connection beside many others
 	minUnsent   = 64 << 10 // of the bodies of a connection's requests; the smallest window that Go takes
 	unsentShare = 8        // the part of its responses that these bodies may have beyond it
@@ -155,6 +155,7 @@ func (s *Server) Serve(in Conn, r *bufio.Reader, out net.Conn, c Connection) err
 			return nil
 		},
 	}
+	var unread atomic.Bool // a part of the last request's body
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			// Else Go's server would discard what it has of a body over HTTP/1.1 once the origin answers.
@@ -167,7 +168,7 @@ func (s *Server) Serve(in Conn, r *bufio.Reader, out net.Conn, c Connection) err
 					panic(failed)
 				}
 			}()
-			defer endUnlessWhole(r)()
+			defer endUnlessWhole(r, &unread)()
 			if v := s.terms().request(c.To, r); !v.Allowed {
 				refuse(w, r, c, v)
 				return
@@ -210,7 +211,7 @@ func (s *Server) Serve(in Conn, r *bufio.Reader, out net.Conn, c Connection) err
 		outside.transport(transport)
 		inside = c.TLS.inside(c.To.Host, outside.begin)
 	}
-	l := newOneConn(&bufferedConn{in, r}, inside)
+	l := newOneConn(&bufferedConn{in, r}, inside, &unread)
 	err := server.Serve(l)
 	<-l.served // also of a connection that was taken over
 	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
@@ -225,7 +226,7 @@ func (s *Server) shareStreams() (n, unread int, release func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n = min(max((allStreams-s.streams)/8, minStreams), maxStreams)
-	unread = min(max((allUnread-s.unread)/8/n, minUnread), MaxUnread)
+	unread = min(max((AllUnread-s.unread)/8/n, minUnread), MaxUnread)
 	s.streams += n
 	s.unread += n * unread
 	return n, unread, func() {
@@ -397,9 +398,9 @@ func proceed(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// endUnlessWhole returns what ends a connection of HTTP/1 after its request r, if the body of r was not read to its
-// end: what is left of it must not be read as the next request, as Go's server does with EnableFullDuplex.
-func endUnlessWhole(r *http.Request) func() {
+// endUnlessWhole returns what ends a connection of HTTP/1 after its request r, and says so, if the body of r was not read to
+// its end: what is left of it must not be read as the next request, as Go's server does with EnableFullDuplex.
+func endUnlessWhole(r *http.Request, unread *atomic.Bool) func() {
 	if r.ProtoMajor != 1 || r.Body == http.NoBody {
 		return func() {}
 	}
@@ -408,6 +409,7 @@ func endUnlessWhole(r *http.Request) func() {
 	return func() {
 		if server, ok := r.Context().Value(http.ServerContextKey).(*http.Server); ok && !whole.Load() {
 			server.SetKeepAlivesEnabled(false) // it has no other connection
+			unread.Store(true)
 		}
 	}
 }
@@ -436,10 +438,11 @@ type oneConn struct {
 	once   sync.Once
 }
 
-// newOneConn returns a listener whose connection is c, or TLS on it.
-func newOneConn(c Conn, secure *tls.Config) *oneConn {
+// newOneConn returns a listener whose connection is c, or TLS on it. unread says, once it is closed, that its client may still
+// send a request that was answered.
+func newOneConn(c Conn, secure *tls.Config, unread *atomic.Bool) *oneConn {
 	l := &oneConn{conn: make(chan net.Conn, 1), served: make(chan struct{})}
-	c = &closing{c, l}
+	c = &closing{c, l, unread}
 	if secure != nil {
 		c = tls.Server(c, secure)
 	}
@@ -450,10 +453,20 @@ func newOneConn(c Conn, secure *tls.Config) *oneConn {
 // closing is the connection of a oneConn.
 type closing struct {
 	Conn
-	l *oneConn
+	l      *oneConn
+	unread *atomic.Bool
 }
 
+// lingerTime bounds how long a client may go on sending a request that was answered.
+const lingerTime = 10 * time.Second
+
+// Close closes the connection. If something is unread it reads that first: a connection that is closed before is
+// reset, and many clients read an answer only when they have sent their request.
 func (c *closing) Close() error {
+	if c.unread.Load() && c.CloseWrite() == nil {
+		_ = c.SetReadDeadline(time.Now().Add(lingerTime))
+		_, _ = io.Copy(io.Discard, c.Conn)
+	}
 	err := c.Conn.Close()
 	_ = c.l.Close()
 	return err

@@ -83,7 +83,7 @@ func TestUnreadResponsesAreBounded(t *testing.T) {
 			t.Errorf("connection %d: %d streams of %d bytes", i, streams, unread)
 		}
 	}
-	if most := allUnread + connections*minStreams*minUnread; all > most {
+	if most := AllUnread + connections*minStreams*minUnread; all > most {
 		t.Errorf("%d connections may hold %d bytes, more than %d", connections, all, most)
 	}
 	for _, done := range release {

@@ -234,6 +234,37 @@ func TestBounds(t *testing.T) {
 			in.refuses(at("good.test", a), at("good.test", a), errTraffic.Error())
 		})
 	}
+	sends := func(size int) netip.AddrPort {
+		return listen(t, func(c net.Conn) {
+			_, _ = io.ReadFull(c, make([]byte, 1))
+			_, _ = c.Write(make([]byte, size))
+			_, _ = io.Copy(io.Discard, c)
+		})
+	}
+	t.Run("received at once", func(t *testing.T) {
+		a := sends(3 << 20)
+		in := join(t, good(sandpit.EgressBounds{Received: 1 << 20}))
+		c := in.must(at("good.test", a))
+		_, _ = io.WriteString(c, "\x00")
+		if n, err := io.Copy(io.Discard, c); n > 1<<20 || err == nil {
+			t.Errorf("%d bytes arrived, %v", n, err)
+		}
+		in.wait("the denial", func() bool { return in.denied(at("good.test", a)) == errTraffic.Error() })
+	})
+	t.Run("bandwidth of what is received at once", func(t *testing.T) {
+		const size = 512 << 10
+		a := sends(size)
+		in := join(t, good(sandpit.EgressBounds{Bandwidth: 1 << 20}))
+		c := in.must(at("good.test", a))
+		began := time.Now()
+		_, _ = io.WriteString(c, "\x00")
+		if _, err := io.ReadFull(c, make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+		if took, least := time.Since(began), time.Second*(size-2*burst)/(1<<20); took < least {
+			t.Errorf("%d bytes took %s; want %s at least", size, took, least)
+		}
+	})
 	t.Run("bandwidth", func(t *testing.T) {
 		in := join(t, good(sandpit.EgressBounds{Bandwidth: 1 << 20}))
 		c := in.must(at("good.test", a))

@@ -114,3 +114,36 @@ func TestWholeBodiesKeepConnections(t *testing.T) {
 		}
 	}
 }
+
+// A client that sends its whole request before it reads gets the answer nevertheless, if that comes early: an origin's, and why
+// a request was denied.
+func TestEarlyAnswersArrive(t *testing.T) {
+	const sent, answered = 8 << 20, 200 << 10 // of which the second fits into the buffers of one who does not read
+	a := listen(t, func(c net.Conn) {
+		r := bufio.NewReader(c)
+		if _, err := http.ReadRequest(r); err == nil {
+			fmt.Fprintf(c, "HTTP/1.1 413 Content Too Large\r\nContent-Length: %d\r\n\r\n%s", answered, strings.Repeat("x", answered))
+			_, _ = io.Copy(io.Discard, r)
+		}
+	})
+	in := join(t, sandpit.Egress{Allow: []string{"good.test"}, Resolve: []string{"good.test:127.0.0.1"}})
+	for host, want := range map[string]struct{ status, size int }{at("good.test", a): {http.StatusRequestEntityTooLarge, answered}, "evil.test": {http.StatusForbidden, 0}} {
+		c := in.must(at("good.test", a))
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(patience))
+		fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n", host, sent)
+		if _, err := c.Write(make([]byte, sent)); err != nil {
+			t.Errorf("to %s: %v", host, err)
+			continue
+		}
+		res, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Errorf("from %s: %v", host, err)
+			continue
+		}
+		text, err := io.ReadAll(res.Body)
+		if res.StatusCode != want.status || want.size > 0 && len(text) != want.size || err != nil {
+			t.Errorf("from %s: %s, %d bytes, %v", host, res.Status, len(text), err)
+		}
+	}
+}

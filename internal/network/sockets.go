@@ -31,8 +31,10 @@ type Sockets struct {
 	ports int    // local ports that they may use for one destination
 	reuse string // net.ipv4.tcp_tw_reuse
 
+	moving sync.Mutex // held while Busy is called, which may wait for the garbage collector
+	busy   int        // connections that move much, guarded by moving
+
 	mu   sync.Mutex
-	busy int                   // connections that move much, guarded by mu
 	open pool                  // guarded by mu
 	used map[destination]*pool // guarded by mu
 }
@@ -123,8 +125,8 @@ func (s *share) leave() {
 // busy counts a connection that moves much, until idle is called.
 func (s *share) busy() (idle func()) {
 	add := func(n int) {
-		s.of.mu.Lock()
-		defer s.of.mu.Unlock()
+		s.of.moving.Lock()
+		defer s.of.moving.Unlock()
 		if s.of.busy += n; s.of.Busy != nil {
 			s.of.Busy(s.of.busy)
 		}

@@ -164,6 +164,30 @@ func TestPortsOfProxies(t *testing.T) {
 			t.Errorf("%s: a port is held after the proxy has ended the connection", name)
 		}
 	}
+
+	patient := listen(t, func(c net.Conn) { // sends early bytes, too, and ends second
+		r := bufio.NewReader(c)
+		if _, err := http.ReadRequest(r); err == nil {
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\nx\n")
+			_, _ = io.Copy(io.Discard, r)
+		}
+	})
+	if way, err = upstream.New(upstream.Settings{Proxy: "http://" + patient.String()}); err != nil {
+		t.Fatal(err)
+	}
+	s := &Sockets{files: 10, ports: 10, reuse: "0"}
+	c, err := s.join().dial(egress.TCP, netip.AddrPort{}, early)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeWrite(c)
+	if text, err := io.ReadAll(c); string(text) != "x\n" || err != nil {
+		t.Errorf("%q, %v", text, err)
+	}
+	c.Close()
+	if len(s.used) != 1 {
+		t.Error("no port is held after this side has ended the connection first")
+	}
 }
 
 // Places are given back whatever becomes of the connection.

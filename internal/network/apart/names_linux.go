@@ -31,12 +31,14 @@ type nameServers struct {
 	until time.Time        // when all and err are too old
 	all   []netip.AddrPort // none: the file names none
 	err   error
-	next  int
 }
 
 func newNameServers(file string, open func(context.Context) (*os.File, error)) *nameServers {
 	return &nameServers{file: file, open: open, using: make(chan struct{}, 1)}
 }
+
+// second is the name server that Go asks if the first fails, where it knows none (defaultNS of package net).
+const second = "[::1]:53"
 
 // choose returns the name server to ask where Go would ask server: see upstream.Way.AskBy.
 func (s *nameServers) choose(ctx context.Context, server string) (string, error) {
@@ -60,8 +62,10 @@ func (s *nameServers) choose(ctx context.Context, server string) (string, error)
 	if s.err != nil || len(s.all) == 0 {
 		return server, s.err // Go's own default, where the file names none
 	}
-	s.next++
-	return s.all[(s.next-1)%len(s.all)].String(), nil
+	if server == second {
+		return s.all[min(1, len(s.all)-1)].String(), nil
+	}
+	return s.all[0].String(), nil
 }
 
 // read reads the file of the server.
