@@ -141,6 +141,28 @@ func TestE2BBadInput(t *testing.T) {
 		t.Errorf("the stream is %q, without %s", answer, want)
 	}
 
+	form := append(mine, "Content-Type", "multipart/form-data; boundary=b")
+	call(200, `[{"path":"/tmp/x","name":"x","type":"file"}]`, "POST", "/files?path=/tmp/x&username=user", "content", append(mine, "Content-Type", "application/octet-stream")...)
+	call(200, "content", "GET", "/files?path=/tmp/x", "", mine...)
+	call(200, `[]`, "POST", "/files", "--b--\r\n", form...)
+	call(404, `{"code":404,`, "GET", "/files?path=/nonesuch", "", mine...)
+	call(401, `{"code":401,`, "GET", "/files?path=/tmp/x", "", mine[:2]...)
+	call(502, `{"code":502,`, "GET", "/files?path=/tmp/x", "", "E2b-Sandbox-Id", made.SandboxID, "X-API-KEY", other)
+	for _, x := range [][]string{ // headers, then the body
+		append(mine, "x"),
+		append(form, "x"),
+		append(form, "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"/tmp/y\"\r\n\r\nhalf"),
+		append(form, "--b\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\nx\r\n--b--\r\n"),
+		append(mine, "Content-Encoding", "gzip", "x"),
+	} {
+		call(400, `{"code":400,`, "POST", "/files", x[len(x)-1], x[:len(x)-1]...)
+	}
+	call(404, `{"code":404,`, "GET", "/files?path=/tmp/y", "", mine...)
+	call(415, `{"code":415,`, "POST", "/files?path=/tmp/y", "x", append(mine, "Content-Encoding", "br")...)
+	call(501, `{"code":501,`, "POST", "/files?path=/tmp/y", "x", append(mine, "X-Metadata-A", "b")...)
+	call(400, `{"code":"invalid_argument",`, "POST", "/filesystem.Filesystem/ListDir", `{"path":"/etc/passwd"}`, mine...)
+	call(404, `{"code":"not_found",`, "POST", "/filesystem.Filesystem/GetWatcherEvents", `{"watcherId":"x"}`, mine...)
+
 	admin := s.unix()
 	defer admin.Close()
 	var entries v1.AuditList

@@ -32,7 +32,7 @@ const typeStream = "application/connect+json"
 
 // rpcPath reports whether a path is one of a Connect service.
 func rpcPath(path string) bool {
-	return strings.HasPrefix(path, processService)
+	return strings.HasPrefix(path, processService) || strings.HasPrefix(path, filesystemService)
 }
 
 // connectError is an error of a Connect service.
@@ -208,8 +208,8 @@ func streaming[In any, P interface {
 	}
 }
 
-// stream sends messages to a client. Its methods are safe for concurrent use.
-type stream struct {
+// eventStream sends messages to a client. Its methods are safe for concurrent use.
+type eventStream struct {
 	c         *call
 	keepalive []byte        // the envelope
 	every     time.Duration // the longest silence
@@ -229,8 +229,8 @@ const (
 
 // newStream returns a stream. keepalive is the message that is sent when nothing else was for a while.
 // Close it.
-func (c *call) newStream(keepalive string) *stream {
-	s := &stream{c: c, keepalive: envelope(0, []byte(keepalive)), every: defaultPing, ready: make(chan struct{})}
+func (c *call) newStream(keepalive string) *eventStream {
+	s := &eventStream{c: c, keepalive: envelope(0, []byte(keepalive)), every: defaultPing, ready: make(chan struct{})}
 	if n, err := strconv.Atoi(c.R.Header.Get("Keepalive-Ping-Interval")); err == nil && n > 0 {
 		s.every = max(min(time.Duration(n), defaultPing/time.Second)*time.Second, minPing)
 	}
@@ -241,7 +241,7 @@ func (c *call) newStream(keepalive string) *stream {
 var errEnded = errors.New("the stream has ended")
 
 // begin sends the first message. Others wait for it.
-func (s *stream) begin(message string) error {
+func (s *eventStream) begin(message string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.c.W.Header().Set("Content-Type", typeStream)
@@ -255,7 +255,7 @@ func (s *stream) begin(message string) error {
 }
 
 // send sends a message.
-func (s *stream) send(message []byte) error {
+func (s *eventStream) send(message []byte) error {
 	<-s.ready
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -264,7 +264,7 @@ func (s *stream) send(message []byte) error {
 
 // sendBytes sends a message that consists of a part before some bytes, those in base64, and a part
 // after them.
-func (s *stream) sendBytes(before string, b []byte, after string) error {
+func (s *eventStream) sendBytes(before string, b []byte, after string) error {
 	<-s.ready
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -276,7 +276,7 @@ func (s *stream) sendBytes(before string, b []byte, after string) error {
 }
 
 // write sends envelopes to the client. Precondition: s.mu is held.
-func (s *stream) write(b []byte) error {
+func (s *eventStream) write(b []byte) error {
 	if s.err == nil {
 		if _, s.err = s.c.W.Write(b); s.err == nil {
 			s.err = s.c.W.FlushError()
@@ -287,7 +287,7 @@ func (s *stream) write(b []byte) error {
 }
 
 // end ends the stream. Before it has begun, end returns the error, for gate.Call.Fail.
-func (s *stream) end(err error) error {
+func (s *eventStream) end(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.timer == nil {
@@ -309,7 +309,7 @@ func (s *stream) end(err error) error {
 }
 
 // close makes the stream send nothing more. Handlers call it before they return.
-func (s *stream) close() {
+func (s *eventStream) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.timer == nil {
@@ -319,7 +319,7 @@ func (s *stream) close() {
 }
 
 // stop is close. Precondition: s.mu is held.
-func (s *stream) stop() {
+func (s *eventStream) stop() {
 	if s.err == nil {
 		s.err = errEnded
 	}

@@ -55,7 +55,10 @@ const (
 const envdVersion = "0.6.13"
 
 // api serves the dialect.
-type api struct{ dialect.Server }
+type api struct {
+	dialect.Server
+	watchers watchers
+}
 
 // call is one request on its way.
 type call struct {
@@ -74,7 +77,7 @@ type route struct {
 
 // serve returns the dialect as the gate of a server has it.
 func serve(s dialect.Server) gate.Dialect {
-	a := &api{s}
+	a := &api{Server: s}
 	d := gate.Dialect{
 		Credential: func(r *http.Request) (string, bool) { return r.Header.Get(headerKey), false },
 		KeyHint:    "set E2B_API_KEY to a key of this server; sandpit key create makes one",
@@ -99,6 +102,8 @@ func serve(s dialect.Server) gate.Dialect {
 	add(false, sandboxRoutes())
 	add(true, healthRoutes())
 	add(true, processRoutes())
+	add(true, filesystemRoutes())
+	add(true, transferRoutes())
 	return d
 }
 

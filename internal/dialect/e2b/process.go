@@ -134,7 +134,7 @@ const (
 
 // output sends what a process writes as events of a kind: stdout, stderr or pty.
 type output struct {
-	s    *stream
+	s    *eventStream
 	kind string
 }
 
@@ -191,7 +191,7 @@ func startProcess(c *call, in *startRequest) error {
 }
 
 // follow streams a process to its end.
-func (c *call) follow(s *stream, p sandpit.Process) error {
+func (c *call) follow(s *eventStream, p sandpit.Process) error {
 	if s.begin(fmt.Sprintf(`{"event":{"start":{"pid":%d}}}`, p.PID())) != nil {
 		return nil // the client has gone
 	}

@@ -1,6 +1,6 @@
 // Uses the SDK of E2B, unmodified, against a server of Sandpit. The environment says where that is.
 import assert from 'node:assert/strict'
-import { CommandExitError, Sandbox, SandboxError, TimeoutError } from 'e2b'
+import { CommandExitError, FileNotFoundError, InvalidArgumentError, Sandbox, SandboxError, TimeoutError } from 'e2b'
 
 // fails returns the error of a promise, which must be of a class.
 async function fails(kind, promise) {
@@ -13,6 +13,8 @@ const sbx = await Sandbox.create({ metadata: { suite: 'a b/ü' }, envs: { FOO: '
 try {
   await processes()
   await terminals()
+  await files()
+  await watch()
   await life()
 } finally {
   assert.equal(await sbx.kill(), true)
@@ -89,4 +91,71 @@ async function life() {
   assert.equal((await resumed.commands.run('echo back')).stdout, 'back\n')
   const metrics = await sbx.getMetrics()
   assert.ok(metrics.length > 0 && metrics[0].memTotal > 0)
+}
+
+async function files() {
+  const { files } = sbx
+  const name = 'dir/ü "x" 100%.txt'
+  const info = await files.write(name, 'héllo')
+  assert.deepEqual([info.path, info.name], [`/home/user/${name}`, 'ü "x" 100%.txt'])
+  assert.equal(await files.read(`/home/user/${name}`), 'héllo')
+  const two = await files.write([{ path: '/tmp/t/1', data: 'a' }, { path: '/tmp/t/sub/2', data: new Uint8Array([0, 255]).buffer }])
+  assert.deepEqual(two.map((f) => f.path), ['/tmp/t/1', '/tmp/t/sub/2'])
+  assert.deepEqual(await files.read('/tmp/t/sub/2', { format: 'bytes' }), new Uint8Array([0, 255]))
+  await files.write('/tmp/t/empty', '')
+  assert.equal(await files.read('/tmp/t/empty'), '')
+
+  const large = new Uint8Array(3_000_001).map((_, i) => i * 7)
+  for (const gzip of [false, true]) {
+    await files.write('/tmp/large', large.buffer, { gzip })
+    assert.ok(Buffer.from(await files.read('/tmp/large', { format: 'bytes', gzip })).equals(Buffer.from(large)))
+  }
+  let size = 0
+  for await (const piece of await files.read('/tmp/large', { format: 'stream' })) size += piece.length
+  assert.equal(size, large.length)
+
+  assert.deepEqual((await files.list('/tmp/t')).map((e) => [e.name, e.type]), [['1', 'file'], ['empty', 'file'], ['sub', 'dir']])
+  assert.deepEqual((await files.list('/tmp/t', { depth: 2 })).map((e) => e.path), ['/tmp/t/1', '/tmp/t/empty', '/tmp/t/sub', '/tmp/t/sub/2'])
+  assert.equal(await files.makeDir('/tmp/t/new/deep'), true)
+  assert.equal(await files.makeDir('/tmp/t/new/deep'), false)
+  assert.equal((await files.rename('/tmp/t/1', '/tmp/t/other/one')).path, '/tmp/t/other/one')
+  assert.deepEqual([await files.exists('/tmp/t/1'), await files.exists('/tmp/t/other/one')], [false, true])
+  await sbx.commands.run('ln -s other /tmp/t/link')
+  const link = await files.getInfo('/tmp/t/link')
+  assert.deepEqual([link.type, link.symlinkTarget, link.owner], ['dir', '/tmp/t/other', 'user'])
+  assert.deepEqual((await files.list('/tmp/t/link')).map((e) => e.path), ['/tmp/t/link/one'])
+  await files.remove('/tmp/t')
+  assert.equal(await files.exists('/tmp/t'), false)
+
+  if (process.getuid() === 0) { // otherwise only one user exists in a sandbox
+    await files.write('/etc/of-root', 'x', { user: 'root' })
+    assert.equal((await files.getInfo('/etc/of-root')).owner, 'root')
+    assert.equal((await sbx.commands.run('id -u', { user: 'root' })).stdout, '0\n')
+    await fails(SandboxError, files.remove('/etc/of-root'))
+  }
+  await fails(SandboxError, files.exists('/tmp', { user: 'nobody-at-all' }))
+  await fails(FileNotFoundError, files.read('/nonesuch'))
+  await fails(FileNotFoundError, files.list('/nonesuch'))
+  await fails(FileNotFoundError, files.getInfo('/nonesuch'))
+  await fails(InvalidArgumentError, files.list('/etc/passwd'))
+  await fails(InvalidArgumentError, files.read('/tmp'))
+  await fails(SandboxError, files.write('/etc/x', 'x'))
+  await fails(SandboxError, files.write('/tmp/x', 'x', { metadata: { a: 'b' } }))
+}
+
+async function watch() {
+  await sbx.files.makeDir('/tmp/w')
+  await fails(FileNotFoundError, sbx.files.watchDir('/nonesuch', () => {}))
+  const seen = []
+  let removed
+  const done = new Promise((resolve) => { removed = resolve })
+  const handle = await sbx.files.watchDir('/tmp/w', (e) => {
+    seen.push(`${e.name} ${e.type}`)
+    if (e.type === 'remove') removed()
+  }, { recursive: true })
+  await sbx.files.write('/tmp/w/a', 'x')
+  await sbx.commands.run('mv /tmp/w/a /tmp/w/b; chmod 600 /tmp/w/b; rm /tmp/w/b')
+  await done
+  assert.deepEqual(seen, ['a create', 'a write', 'a rename', 'b create', 'b chmod', 'b remove'])
+  await handle.stop()
 }

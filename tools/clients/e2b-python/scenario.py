@@ -7,6 +7,9 @@ import sys
 from e2b import (
     AsyncSandbox,
     CommandExitException,
+    FileNotFoundException,
+    FileType,
+    FilesystemEventType,
     Sandbox,
     SandboxException,
     SandboxQuery,
@@ -43,6 +46,45 @@ def processes(sbx):
     assert not sbx.commands.kill(sleep.pid)
 
 
+def files(sbx):
+    name = 'dir/ü "x" 100%.txt'
+    assert sbx.files.write(name, "héllo").path == "/home/user/" + name
+    assert sbx.files.read("/home/user/" + name) == "héllo"
+    sbx.files.write_files([{"path": "/tmp/t/1", "data": "a"}, {"path": "/tmp/t/sub/2", "data": b"\x00\xff"}])
+    assert sbx.files.read("/tmp/t/sub/2", format="bytes") == b"\x00\xff"
+    sbx.files.write("/tmp/t/empty", "")
+    assert sbx.files.read("/tmp/t/empty") == ""
+    large = bytes(i * 7 % 256 for i in range(300_001))
+    for gzip in False, True:
+        sbx.files.write("/tmp/large", large, gzip=gzip)
+        assert sbx.files.read("/tmp/large", format="bytes", gzip=gzip) == large
+    assert b"".join(sbx.files.read("/tmp/large", format="stream")) == large
+    listed = [(e.name, e.type) for e in sbx.files.list("/tmp/t")]
+    assert listed == [("1", FileType.FILE), ("empty", FileType.FILE), ("sub", FileType.DIR)], listed
+    assert (sbx.files.make_dir("/tmp/t/new"), sbx.files.make_dir("/tmp/t/new")) == (True, False)
+    assert sbx.files.rename("/tmp/t/1", "/tmp/t/new/one").path == "/tmp/t/new/one"
+    assert (sbx.files.exists("/tmp/t/1"), sbx.files.exists("/tmp/t/new/one")) == (False, True)
+    info = sbx.files.get_info("/tmp/t/new/one")
+    assert (info.size, info.permissions, info.owner) == (1, "-rw-r--r--", "user"), info
+    sbx.files.remove("/tmp/t")
+    assert not sbx.files.exists("/tmp/t")
+    fails(FileNotFoundException, lambda: sbx.files.read("/nonesuch"))
+
+
+def watch(sbx):
+    sbx.files.make_dir("/tmp/w")
+    fails(SandboxException, lambda: sbx.files.watch_dir("/nonesuch"))
+    handle = sbx.files.watch_dir("/tmp/w", recursive=True)
+    sbx.files.write("/tmp/w/a", "x")
+    sbx.commands.run("rm /tmp/w/a")
+    seen = []
+    while not seen or seen[-1][1] != FilesystemEventType.REMOVE:
+        seen += [(e.name, e.type) for e in handle.get_new_events()]
+    assert ("a", FilesystemEventType.WRITE) in seen, seen
+    handle.stop()
+    fails(SandboxException, handle.get_new_events)
+
+
 def life(sbx):
     info = sbx.get_info()
     assert (info.sandbox_id, info.template_id, info.metadata) == (sbx.sandbox_id, "base", {"suite": "py"}), info
@@ -67,6 +109,8 @@ async def asynchronous():
 sandbox = Sandbox.create(metadata={"suite": "py"}, envs={"FOO": "bär"}, timeout=600)
 try:
     processes(sandbox)
+    files(sandbox)
+    watch(sandbox)
     life(sandbox)
 finally:
     assert sandbox.kill()

@@ -1,0 +1,317 @@
+package e2b
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"iter"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/gate"
+)
+
+// watchEvent is a change in a watched directory.
+type watchEvent struct {
+	Name  string `json:"name"` // relative to the directory
+	Type  string `json:"type"`
+	Entry *entry `json:"entry,omitempty"`
+}
+
+// errOverflow is the error of a watch that has missed changes, which the protocol can't say.
+var errOverflow = &gate.Refusal{Code: errcode.QuotaExceeded, Message: "changes of files were lost: there were too many at once", Hint: "watch fewer files, and list them again"}
+
+// watch returns the changes in a directory. It begins with an event without a name.
+func (f place) watch(ctx context.Context, in *onPath) iter.Seq2[watchEvent, error] {
+	root := inside(in.Path)
+	return func(yield func(watchEvent, error) bool) {
+		for e, err := range f.Watch(ctx, root, in.Recursive) {
+			if err == nil && e.Kind == sandpit.WatchOverflow {
+				err = errOverflow
+			}
+			if err != nil {
+				yield(watchEvent{}, err)
+				return
+			}
+			for _, out := range eventsOf(e) {
+				if in.Entry && out.Name != "" {
+					if look, err := f.look(ctx, path.Join(root, out.Name)); err == nil { // it may be gone
+						out.Entry = &look
+					}
+				}
+				if !yield(out, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// temporary begins the names of files in which the guest prepares those that it replaces.
+const temporary = ".sandpit-"
+
+// eventsOf returns what E2B tells about a change. A rename is told by its old name, and the new name is
+// one that was created. A file that was replaced is told as one that was created and written.
+func eventsOf(e sandpit.FileEvent) []watchEvent {
+	switch from, to := strings.HasPrefix(path.Base(e.From), temporary), strings.HasPrefix(path.Base(e.Path), temporary); {
+	case to:
+		return nil
+	case from:
+		return []watchEvent{{Name: e.Path, Type: "EVENT_TYPE_CREATE"}, {Name: e.Path, Type: "EVENT_TYPE_WRITE"}}
+	}
+	switch e.Kind {
+	case sandpit.WatchReady:
+		return []watchEvent{{}}
+	case sandpit.WatchCreate:
+		return []watchEvent{{Name: e.Path, Type: "EVENT_TYPE_CREATE"}}
+	case sandpit.WatchWrite:
+		return []watchEvent{{Name: e.Path, Type: "EVENT_TYPE_WRITE"}}
+	case sandpit.WatchRemove:
+		return []watchEvent{{Name: e.Path, Type: "EVENT_TYPE_REMOVE"}}
+	case sandpit.WatchChmod:
+		return []watchEvent{{Name: e.Path, Type: "EVENT_TYPE_CHMOD"}}
+	case sandpit.WatchRename:
+		created := watchEvent{Name: e.Path, Type: "EVENT_TYPE_CREATE"}
+		if e.From == "" {
+			return []watchEvent{created}
+		}
+		return []watchEvent{{Name: e.From, Type: "EVENT_TYPE_RENAME"}, created}
+	}
+	return nil
+}
+
+// watchDir streams the changes in a directory.
+func watchDir(c *call, in *onPath) error {
+	f, err := c.files(user(c.R))
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(c.Ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(c.api.Gate.Live(), func() { cancel(gate.ErrDraining) })()
+	if t := c.timeout(); t > 0 {
+		timer := time.AfterFunc(t, func() { cancel(context.DeadlineExceeded) })
+		defer timer.Stop()
+	}
+	s := c.newStream(`{"keepalive":{}}`)
+	defer s.close()
+	for e, err := range f.watch(ctx, in) {
+		if ctx.Err() != nil {
+			break
+		}
+		if err != nil {
+			return s.end(err)
+		}
+		if e.Name == "" {
+			err = s.begin(`{"start":{}}`)
+		} else {
+			var message []byte
+			if message, err = json.Marshal(map[string]watchEvent{"filesystem": e}); err == nil {
+				err = s.send(message)
+			}
+		}
+		if err != nil {
+			return nil // the client has gone
+		}
+	}
+	if ctx.Err() != nil {
+		return s.end(context.Cause(ctx))
+	}
+	return s.end(&gate.Refusal{Code: errcode.Closed, Message: "the sandbox has ended"})
+}
+
+// Bounds of watchers, whose events wait until a client asks for them. All of them together take at
+// most maxWatchers times maxWaiting of memory, and those of a namespace a part of it.
+const (
+	maxWatchers = 512
+	maxOfOne    = 64               // namespace
+	maxWaiting  = 128 << 10        // bytes of events of a watcher
+	eventCost   = 128              // bytes of an event besides its name and entry
+	watcherIdle = 10 * time.Minute // after which a watcher that nobody asks is removed
+)
+
+// watcher collects changes until a client asks for them.
+type watcher struct {
+	namespace, sandbox string
+	cancel             context.CancelFunc
+	idle               *time.Timer
+
+	mu      sync.Mutex
+	waiting []watchEvent // guarded by mu
+	size    int          // of waiting, in bytes; guarded by mu
+	err     error        // why there are no more; guarded by mu
+}
+
+// watchers are those of a server. Its methods are safe for concurrent use.
+type watchers struct {
+	mu  sync.Mutex
+	all map[string]*watcher // by ID; guarded by mu
+}
+
+// add adds a watcher if there is room, and returns its ID.
+func (w *watchers) add(one *watcher) (id string, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	own := 0
+	for _, other := range w.all {
+		if other.namespace == one.namespace {
+			own++
+		}
+	}
+	if own >= maxOfOne {
+		return "", &gate.Refusal{Code: errcode.QuotaExceeded, Message: "this namespace has too many watchers", Hint: "remove some"}
+	}
+	if len(w.all) >= maxWatchers {
+		return "", &gate.Refusal{Code: errcode.Overloaded, Message: "the server has too many watchers", Hint: "try again later", After: time.Second}
+	}
+	if w.all == nil {
+		w.all = map[string]*watcher{}
+	}
+	id = strings.ToLower(rand.Text())
+	w.all[id] = one
+	one.idle = time.AfterFunc(watcherIdle, func() { w.remove(id) })
+	return id, nil
+}
+
+// get returns a watcher of a sandbox.
+func (w *watchers) get(c *call, id string) (*watcher, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	one := w.all[id]
+	if one == nil || one.namespace != c.Caller.Namespace || one.sandbox != c.Target {
+		return nil, &gate.Refusal{Code: errcode.NotFound, Message: "the sandbox has no such watcher"}
+	}
+	return one, nil
+}
+
+// remove removes a watcher, if it is there.
+func (w *watchers) remove(id string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if one := w.all[id]; one != nil {
+		one.idle.Stop()
+		one.cancel()
+		delete(w.all, id)
+	}
+}
+
+// collect collects changes until the watcher is removed. It calls ready when all later changes will be
+// told, or with an error.
+func (one *watcher) collect(events iter.Seq2[watchEvent, error], ready func(error)) {
+	end := error(&gate.Refusal{Code: errcode.Closed, Message: "the sandbox has ended"})
+	for e, err := range events {
+		if err != nil {
+			end = err
+			break
+		}
+		if e.Name == "" {
+			ready(nil)
+			continue
+		}
+		if one.put(e) != nil {
+			end = errOverflow
+			break
+		}
+	}
+	one.mu.Lock()
+	one.err = end
+	one.mu.Unlock()
+	ready(end)
+}
+
+// put adds an event if there is room.
+func (one *watcher) put(e watchEvent) error {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	size := eventCost + len(e.Name)
+	if e.Entry != nil {
+		size += entryCost + 2*len(e.Entry.Path) + len(e.Entry.Target)
+	}
+	if one.size+size > maxWaiting {
+		return errOverflow
+	}
+	one.waiting, one.size = append(one.waiting, e), one.size+size
+	return nil
+}
+
+// take returns the events so far. After the last ones it returns why there are no more.
+func (one *watcher) take() ([]watchEvent, error) {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	one.idle.Reset(watcherIdle)
+	if len(one.waiting) == 0 && one.err != nil {
+		return nil, one.err
+	}
+	all := one.waiting
+	if all == nil {
+		all = []watchEvent{}
+	}
+	one.waiting, one.size = nil, 0
+	return all, nil
+}
+
+// createWatcher starts to collect the changes in a directory.
+func createWatcher(c *call, in *onPath) (any, error) {
+	f, err := c.files(user(c.R))
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(c.api.Gate.Live())
+	one := &watcher{namespace: c.Caller.Namespace, sandbox: c.Target, cancel: cancel}
+	id, err := c.api.watchers.add(one)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	ready := make(chan error, 1)
+	go one.collect(f.watch(ctx, in), func(err error) {
+		select {
+		case ready <- err:
+		default:
+		}
+	})
+	select {
+	case err = <-ready:
+	case <-c.Ctx.Done():
+		err = context.Cause(c.Ctx)
+	}
+	if err != nil {
+		c.api.watchers.remove(id)
+		return nil, err
+	}
+	return map[string]string{"watcherId": id}, nil
+}
+
+// onWatcher is a message about a watcher.
+type onWatcher struct {
+	ID string `json:"watcherId"`
+}
+
+func (r *onWatcher) about() string { return "watcher " + r.ID }
+
+// getWatcherEvents returns the changes since it was last asked.
+func getWatcherEvents(c *call, in *onWatcher) (any, error) {
+	one, err := c.api.watchers.get(c, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	events, err := one.take()
+	var gone *gate.Refusal
+	if errors.As(err, &gone) {
+		c.api.watchers.remove(in.ID)
+	}
+	return map[string][]watchEvent{"events": events}, err
+}
+
+// removeWatcher removes a watcher. Removing it again is a no-op.
+func removeWatcher(c *call, in *onWatcher) (any, error) {
+	if _, err := c.api.watchers.get(c, in.ID); err == nil {
+		c.api.watchers.remove(in.ID)
+	}
+	return struct{}{}, nil
+}
