@@ -93,6 +93,10 @@ type Server struct {
 	// below it on addresses of Sandpit's own API, too, whose certificate must then be valid for them. Label takes such names apart.
 	Domain string
 
+	// Sandboxes returns the sandboxes of all namespaces, to find the one to which a signature belongs. Nothing of them
+	// may be shown to a caller who has not proven a right to it.
+	Sandboxes func() []engine.Box
+
 	// Tokens are access tokens of this dialect: rights to use one sandbox without a key.
 	Tokens *Tokens
 

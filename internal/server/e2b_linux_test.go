@@ -1,9 +1,12 @@
 package server_test
 
 import (
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
+	neturl "net/url"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -195,4 +198,45 @@ func TestE2BByHostName(t *testing.T) {
 	call(401, "", "POST", "49983-aaaaaaaaaaaaaaaa.e2b.sandboxes.example", "/process.Process/List", `{}`, "X-Access-Token", made.EnvdAccessToken)
 	call(401, "", "POST", host, "/process.Process/List", `{}`)
 	call(404, "no_route", "POST", "localhost", "/process.Process/List", `{}`, "X-API-KEY", key)
+}
+
+// A signed URL ends with the key of its access token, is valid at the next server, and says nothing to the
+// audit that would let its reader use it.
+func TestE2BSignatures(t *testing.T) {
+	s := newServed(t)
+	url, _ := s.withE2B()
+	owner := s.makeKey(v1.NewKey{Namespace: "signed"})
+	var made struct{ SandboxID, EnvdAccessToken string }
+	if err := json.Unmarshal([]byte(s.e2bCall(t, 201, "", "POST", url+"/v2/sandboxes", `{"templateID":"base","timeout":600}`, "X-API-KEY", owner.Secret)), &made); err != nil {
+		t.Fatal(err)
+	}
+	s.e2bCall(t, 200, "", "POST", url+"/files?path=/tmp/x", "content", "X-Access-Token", made.EnvdAccessToken)
+	sum := sha256.Sum256([]byte("/tmp/x:read::" + made.EnvdAccessToken))
+	signature := "v1_" + base64.RawStdEncoding.EncodeToString(sum[:])
+	signed := url + "/files?path=/tmp/x&signature=" + neturl.QueryEscape(signature)
+	s.e2bCall(t, 200, "content", "GET", signed, "")
+	s.e2bCall(t, 200, "content", "GET", signed, "", "E2b-Sandbox-Id", made.SandboxID)
+	s.e2bCall(t, 401, `{"code":401,`, "GET", signed, "", "E2b-Sandbox-Id", "nonesuch")
+	s.e2bCall(t, 401, `{"code":401,`, "GET", signed+"&signature_expiration=1", "")
+	s.e2bCall(t, 401, `{"code":401,`, "GET", signed+"&username=root", "")
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	s.start()
+	s.e2bCall(t, 200, "content", "GET", signed, "")
+	admin := s.unix()
+	defer admin.Close()
+	var list v1.AuditList
+	if err := admin.Call(t.Context(), "GET", "/v1/audit?action=e2b.readFile", nil, &list); err != nil || len(list.Entries) == 0 {
+		t.Errorf("the audit has %v, %v", list.Entries, err)
+	}
+	for _, e := range list.Entries {
+		if strings.Contains(fmt.Sprint(e), signature) || e.Allowed && (e.Sandbox != made.SandboxID || e.Key != owner.ID) {
+			t.Errorf("the audit has %+v", e)
+		}
+	}
+	if err := admin.Call(t.Context(), "DELETE", "/v1/keys/"+owner.ID, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	s.e2bCall(t, 401, `{"code":401,`, "GET", signed, "")
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
+	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/gate"
@@ -48,10 +49,19 @@ func (s *server) findServices() error {
 	return nil
 }
 
+// boxes returns the sandboxes of all namespaces.
+func (s *server) boxes() []engine.Box {
+	var all []engine.Box
+	for _, sb := range s.engine.Sandboxes() {
+		all = append(all, sb)
+	}
+	return all
+}
+
 // door returns what a dialect may use of the server.
 func (s *server) door(name string) dialect.Server {
 	return dialect.Server{
-		Gate: s.gate, Tenant: s.backend.tenant, Version: s.opt.Version, Log: s.opt.Log,
+		Gate: s.gate, Tenant: s.backend.tenant, Sandboxes: s.boxes, Version: s.opt.Version, Log: s.opt.Log,
 		Domain: s.domainOf(name),
 		Tokens: dialect.NewTokens(name, s.state.TokenSecret(), keyring{s.ring, s.policies}.Holder),
 		Image:  func(name string) (string, error) { return s.policies.Set().Alias(name) },

@@ -19,6 +19,8 @@ import (
 	"net/http"
 	"strings"
 
+	"golang.org/x/time/rate"
+
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/engine"
@@ -58,7 +60,14 @@ const envdVersion = "0.6.13"
 type api struct {
 	dialect.Server
 	watchers watchers
+	searches *rate.Limiter // for the sandbox of a signature
 }
+
+// Bounds of searches, of all strangers together.
+const (
+	searchRate  = 50 // per second
+	searchBurst = 100
+)
 
 // call is one request on its way.
 type call struct {
@@ -77,7 +86,7 @@ type route struct {
 
 // serve returns the dialect as the gate of a server has it.
 func serve(s dialect.Server) gate.Dialect {
-	a := &api{Server: s}
+	a := &api{Server: s, searches: rate.NewLimiter(searchRate, searchBurst)}
 	d := gate.Dialect{
 		Credential: func(r *http.Request) (string, bool) { return r.Header.Get(headerKey), false },
 		KeyHint:    "set E2B_API_KEY to a key of this server; sandpit key create makes one",
@@ -109,7 +118,7 @@ func serve(s dialect.Server) gate.Dialect {
 
 // onData reports whether a path is one of the data plane.
 func onData(path string) bool {
-	return rpcPath(path) || path == "/files" || path == "/health" || path == "/envs" || path == "/metrics"
+	return rpcPath(path) || path == filesPath || path == "/health" || path == "/envs" || path == "/metrics"
 }
 
 // fail is gate.Dialect.Fail.

@@ -44,8 +44,9 @@ func sandboxRoutes() []route {
 
 // state is what the dialect must know about a sandbox: its data of the dialect.
 type state struct {
-	Template   string `json:"template,omitempty"`
-	AutoResume bool   `json:"autoResume,omitempty"`
+	Template   string   `json:"template,omitempty"`
+	AutoResume bool     `json:"autoResume,omitempty"`
+	Keys       []string `json:"keys,omitempty"` // the public parts of those that may sign URLs
 }
 
 // stateOf returns the state of a sandbox. One that was not created with this API has the zero state.
@@ -133,7 +134,7 @@ type created struct {
 const clientID = "sandpit"
 
 func (c *call) describe(sb engine.Box) created {
-	return created{SandboxID: sb.ID(), TemplateID: stateOf(sb).Template, ClientID: clientID, EnvdVersion: envdVersion, EnvdAccessToken: c.api.token(c.Ctx, c.Caller, sb.ID())}
+	return created{SandboxID: sb.ID(), TemplateID: stateOf(sb).Template, ClientID: clientID, EnvdVersion: envdVersion, EnvdAccessToken: c.token(sb.ID())}
 }
 
 // createSandbox creates a sandbox. E2B gives every sandbox access to the internet. If a request does
@@ -154,6 +155,7 @@ func createSandbox(c *call) error {
 		return err
 	}
 	kept := state{Template: in.TemplateID, AutoResume: in.AutoResume != nil && in.AutoResume.Enabled}
+	kept.Keys, _ = knows(nil, c.Caller.Key)
 	data, err := json.Marshal(kept)
 	if err != nil {
 		return err
@@ -236,7 +238,7 @@ func getSandbox(c *call) error {
 	}
 	s := stateOf(sb)
 	out := infoOf(i, s)
-	out.details = &details{EnvdAccessToken: c.api.token(c.Ctx, c.Caller, sb.ID()), AllowInternet: e.Asked(), Network: networkOf(e), Lifecycle: lifecycle{"kill", s.AutoResume}}
+	out.details = &details{EnvdAccessToken: c.token(sb.ID()), AllowInternet: e.Asked(), Network: networkOf(e), Lifecycle: lifecycle{"kill", s.AutoResume}}
 	if i.OnExpiry == sandpit.ExpiryPause {
 		out.Lifecycle.OnTimeout = "pause"
 	}
@@ -398,7 +400,24 @@ func (c *call) wake(running bool) error {
 	if err := c.extend(sb, life, in.AutoPause, !paused); err != nil {
 		return err
 	}
+	if err := c.meet(sb); err != nil {
+		return err
+	}
 	return c.answer(status, c.describe(sb))
+}
+
+// meet lets the caller sign URLs of a sandbox.
+func (c *call) meet(sb engine.Box) error {
+	s := stateOf(sb)
+	var added bool
+	if s.Keys, added = knows(s.Keys, c.Caller.Key); !added {
+		return nil
+	}
+	data, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	return sb.SetDialect(c.Ctx, Name, data)
 }
 
 // extend sets the lifetime of a sandbox from now on. With longer, it never becomes shorter.

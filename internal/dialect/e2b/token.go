@@ -1,18 +1,25 @@
 package e2b
 
 import (
-	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/dialect"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
-// token returns the access token of a sandbox for a caller, or "" for a peer of a unix socket, who needs
-// none.
-func (a *api) token(ctx context.Context, c gate.Caller, sandbox string) string {
-	token, _, err := a.Tokens.Of(ctx, c.Key, sandbox)
+// token returns the access token of a sandbox for the caller, or "" for a peer of a unix socket, who
+// needs none.
+func (c *call) token(sandbox string) string {
+	token, _, err := c.api.Tokens.Of(c.Ctx, c.Caller.Key, sandbox)
 	if err != nil {
 		return "" // the key has just ended, too
 	}
@@ -23,7 +30,10 @@ func (a *api) token(ctx context.Context, c gate.Caller, sandbox string) string {
 // also names the sandbox.
 func (a *api) proof(c *gate.Call) (who gate.Caller, ok bool, err error) {
 	token := c.R.Header.Get(headerToken)
-	if token == "" {
+	switch {
+	case token == "" && c.R.URL.Path == filesPath:
+		return a.proveSignature(c)
+	case token == "":
 		return who, false, nil
 	}
 	c.R.Header.Del(headerToken)
@@ -54,3 +64,66 @@ func (a *api) named(r *http.Request) string {
 
 // envdPort is the port of envd in host names.
 const envdPort = "49983"
+
+// maxKeys bounds the keys of a sandbox whose signatures are valid.
+const maxKeys = 8
+
+// knows returns the keys of a sandbox with another one, and whether that is new.
+func knows(keys []string, key string) ([]string, bool) {
+	if key == "" || slices.Contains(keys, key) {
+		return keys, false
+	}
+	keys = append(keys, key)
+	return keys[max(len(keys)-maxKeys, 0):], true
+}
+
+// errSignature is the error of every signature that is not valid. A stranger must not find out why.
+var errSignature = &gate.Refusal{Code: errcode.Unauthenticated, Message: "the signature of the URL is not valid, or has expired", Hint: "ask for a new URL"}
+
+// proveSignature proves a URL that was signed with an access token. The URLs that SDKs make for one URL of
+// all sandboxes do not name the sandbox: then it is searched. That costs the server about a microsecond
+// for each sandbox, and strangers are refused if they cause too many searches.
+func (a *api) proveSignature(c *gate.Call) (who gate.Caller, ok bool, err error) {
+	given := gate.TakeQuery(c.R, "signature")
+	if len(given) != 1 || len(given[0]) > 64 {
+		return who, false, nil
+	}
+	q := c.R.URL.Query()
+	operation := "read"
+	if c.R.Method != http.MethodGet {
+		operation = "write"
+	}
+	expires := q.Get("signature_expiration")
+	if expires != "" {
+		if at, err := strconv.ParseInt(expires, 10, 64); err != nil || time.Now().Unix() > at {
+			return who, false, errSignature
+		}
+	}
+	if c.Target == "" && !a.searches.Allow() {
+		return who, false, &gate.Refusal{Code: errcode.Overloaded, Message: "too many requests with signatures", Hint: "try again in a moment", After: time.Second}
+	}
+	for _, sb := range a.Sandboxes() {
+		if c.Target != "" && c.Target != sb.ID() {
+			continue
+		}
+		for _, key := range stateOf(sb).Keys {
+			token, who, err := a.Tokens.Of(c.Ctx, key, sb.ID())
+			if err == nil && hmac.Equal([]byte(given[0]), []byte(sign(q.Get("path"), operation, q.Get("username"), token, expires))) {
+				c.Target = sb.ID()
+				return who, true, nil
+			}
+		}
+	}
+	return who, false, errSignature
+}
+
+// sign returns the signature of a transfer of a file with an access token. expires is in seconds since
+// 1970; "" is never.
+func sign(path, operation, user, token, expires string) string {
+	text := fmt.Sprintf("%s:%s:%s:%s", path, operation, user, token)
+	if expires != "" {
+		text += ":" + expires
+	}
+	sum := sha256.Sum256([]byte(text))
+	return "v1_" + base64.RawStdEncoding.EncodeToString(sum[:])
+}

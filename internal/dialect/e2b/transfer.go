@@ -18,11 +18,13 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
+const filesPath = "/files"
+
 // transferRoutes returns the routes that send and receive files.
 func transferRoutes() []route {
 	return []route{
-		{method: http.MethodGet, path: "/files", id: "readFile", guarded: true, audited: true, handle: readFile},
-		{method: http.MethodPost, path: "/files", id: "writeFiles", guarded: true, audited: true, handle: writeFiles},
+		{method: http.MethodGet, path: filesPath, id: "readFile", guarded: true, audited: true, handle: readFile},
+		{method: http.MethodPost, path: filesPath, id: "writeFiles", guarded: true, audited: true, handle: writeFiles},
 	}
 }
 

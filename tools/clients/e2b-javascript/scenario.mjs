@@ -14,6 +14,7 @@ try {
   await processes()
   await terminals()
   await files()
+  await signatures()
   await watch()
   await life()
 } finally {
@@ -158,4 +159,18 @@ async function watch() {
   await done
   assert.deepEqual(seen, ['a create', 'a write', 'a rename', 'b create', 'b chmod', 'b remove'])
   await handle.stop()
+}
+
+async function signatures() {
+  const form = new FormData()
+  form.append('file', new Blob(['signed']), 'ignored')
+  const up = await fetch(await sbx.uploadUrl('/tmp/sïgned', { useSignatureExpiration: 600 }), { method: 'POST', body: form })
+  assert.equal(up.status, 200, await up.text())
+  const url = await sbx.downloadUrl('/tmp/sïgned')
+  assert.equal(await (await fetch(url)).text(), 'signed')
+  const again = await Sandbox.connect(sbx.sandboxId)
+  assert.equal(await (await fetch(await again.downloadUrl('/tmp/sïgned', { user: 'user', useSignatureExpiration: 600 }))).text(), 'signed')
+  const others = [url.replace('path=', 'path=/etc/passwd&x='), url.replace('signature=v1_', 'signature=v1_x'), await sbx.downloadUrl('/tmp/sïgned', { useSignatureExpiration: -10 })]
+  for (const other of others) assert.equal((await fetch(other)).status, 401, other)
+  assert.equal((await fetch(url, { method: 'POST', body: form })).status, 401)
 }

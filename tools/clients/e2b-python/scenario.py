@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+import urllib.request
 
 from e2b import (
     AsyncSandbox,
@@ -69,6 +70,9 @@ def files(sbx):
     sbx.files.remove("/tmp/t")
     assert not sbx.files.exists("/tmp/t")
     fails(FileNotFoundException, lambda: sbx.files.read("/nonesuch"))
+    sbx.files.write("/tmp/signed", "signed")
+    with urllib.request.urlopen(sbx.download_url("/tmp/signed", use_signature_expiration=600)) as answer:
+        assert answer.read() == b"signed"
 
 
 def watch(sbx):
