@@ -109,6 +109,7 @@ func serve(s dialect.Server) gate.Dialect {
 		}
 	}
 	add(false, sandboxRoutes())
+	add(false, lackingRoutes())
 	add(true, healthRoutes())
 	add(true, processRoutes())
 	add(true, filesystemRoutes())
@@ -118,7 +119,7 @@ func serve(s dialect.Server) gate.Dialect {
 
 // onData reports whether a path is one of the data plane.
 func onData(path string) bool {
-	return rpcPath(path) || path == filesPath || path == "/health" || path == "/envs" || path == "/metrics"
+	return rpcPath(path) || path == filesPath || path == "/health"
 }
 
 // fail is gate.Dialect.Fail.

@@ -1,6 +1,6 @@
 // Uses the SDK of E2B, unmodified, against a server of Sandpit. The environment says where that is.
 import assert from 'node:assert/strict'
-import { CommandExitError, FileNotFoundError, InvalidArgumentError, Sandbox, SandboxError, TimeoutError } from 'e2b'
+import { CommandExitError, FileNotFoundError, InvalidArgumentError, Sandbox, SandboxError, TimeoutError, Volume } from 'e2b'
 
 // fails returns the error of a promise, which must be of a class.
 async function fails(kind, promise) {
@@ -82,6 +82,18 @@ async function life() {
     assert.deepEqual(ids, [second.sandboxId, sbx.sandboxId])
   } finally {
     await second.kill()
+  }
+
+  const third = await Sandbox.create({ timeoutMs: 600_000, lifecycle: { onTimeout: 'pause', autoResume: true } })
+  try {
+    assert.equal(await third.pause(), true)
+    assert.equal((await third.commands.run('echo resumed')).stdout, 'resumed\n')
+  } finally {
+    await third.kill()
+  }
+
+  for (const lacking of [() => sbx.createSnapshot(), () => sbx.fork(), () => Sandbox.listSnapshots().nextItems(), () => Volume.create('v'), () => Volume.list()]) {
+    assert.match((await fails(Error, lacking())).message, /^501: .* not supported by this server/)
   }
 
   assert.equal(await sbx.pause(), true)
