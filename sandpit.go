@@ -121,6 +121,7 @@ type Sandbox interface {
 	Networker
 	Egresser
 	Meter
+	Coder
 
 	// ID returns the identifier, which is unique on its machine and never reused.
 	ID() string

@@ -36,6 +36,8 @@ type request struct {
 	body   []byte  // JSON, or nil
 	stream *source // content, or nil
 	accept string  // default application/json
+
+	maxEvent int // bytes of an event; 0: maxEvent
 }
 
 // send sends a request and returns the answer, which is a success. When ctx

@@ -3,11 +3,14 @@ package client
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"strconv"
 	"time"
+
+	"github.com/sandpit-dev/sandpit"
 )
 
 // event is a server-sent event (HTML Standard, 9.2).
@@ -17,8 +20,11 @@ type event struct {
 	data []byte // good until the next one
 }
 
-// maxEvent bounds an event, in bytes. The longest hold 64 KiB of output.
-const maxEvent = 1 << 20
+// Bounds of an event, in bytes: the longest hold 64 KiB of output, or with code, a value that it displays.
+const (
+	maxEvent     = 1 << 20
+	maxCodeEvent = 2 * sandpit.MaxCodeOutput
+)
 
 // eventReader reads server-sent events.
 type eventReader struct {
@@ -26,10 +32,11 @@ type eventReader struct {
 	id   string // stays until another one comes
 	at   string // the id of the latest complete event, also of one without data, which next does not return
 	data []byte
+	most int // bytes of an event
 }
 
 func newEventReader(r io.Reader) *eventReader {
-	return &eventReader{r: bufio.NewReaderSize(r, 16<<10)}
+	return &eventReader{r: bufio.NewReaderSize(r, 16<<10), most: maxEvent}
 }
 
 // next returns the next event. alive is called for each line, of events or not.
@@ -61,7 +68,7 @@ func (e *eventReader) next(alive func()) (event, error) {
 			e.id = string(value)
 		case "data":
 			some = true
-			if len(e.data)+len(value) >= maxEvent {
+			if len(e.data)+len(value) >= e.most {
 				return event{}, badAnswer("an event that is too long")
 			}
 			e.data = append(append(e.data, value...), '\n')
@@ -75,7 +82,7 @@ func (e *eventReader) line() ([]byte, error) {
 	if errors.Is(err, bufio.ErrBufferFull) {
 		long := bytes.Clone(line)
 		for errors.Is(err, bufio.ErrBufferFull) {
-			if len(long) > maxEvent {
+			if len(long) > e.most {
 				return nil, badAnswer("a line that is too long")
 			}
 			line, err = e.r.ReadSlice('\n')
@@ -113,6 +120,7 @@ func (c *Client) events(ctx context.Context, r request, position *uint64, take f
 		return badAnswer("no events")
 	}
 	in := newEventReader(resp.Body)
+	in.most = cmp.Or(r.maxEvent, maxEvent)
 	for {
 		silence.Reset(patience)
 		ev, err := in.next(func() { silence.Reset(patience) })

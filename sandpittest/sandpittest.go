@@ -87,6 +87,7 @@ func Suite(t *testing.T, newClient func(t *testing.T) sandpit.Client, opt Option
 		{"Logs", logProperties},
 		{"Events", eventProperties},
 		{"Ports", portProperties},
+		{"Code", codeProperties},
 		{"Egress", egressProperties},
 		{"File work", fileworkProperties},
 		{"Copy and Do", copyProperties},

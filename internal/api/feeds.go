@@ -32,6 +32,15 @@ func processFeed() *Feed {
 	}}
 }
 
+func codeFeed() *Feed {
+	return &Feed{Name: "CodeStreamItem", Events: []Event{
+		{Names: []string{"stdout", "stderr"}, Of: v1.Output{}},
+		{Names: []string{"output"}, Of: v1.CodeOutput{}},
+		{Names: []string{"result"}, Of: v1.CodeResult{}},
+		ended(false),
+	}}
+}
+
 func logFeed() *Feed {
 	return &Feed{Name: "LogStreamItem", Lines: sandpit.LogEntry{}, Events: []Event{{Names: []string{"stdout", "stderr"}, Of: sandpit.LogEntry{}, ID: true}, ended(true)}}
 }

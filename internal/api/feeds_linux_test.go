@@ -13,19 +13,22 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/gate"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // Every stream sends only the events that the reference lists, with the JSON that it lists,
 // and ends with end.
 func TestStreamsAreAsDocumented(t *testing.T) {
+	testkit.NeedProgram(t, "python3") // in the host image
 	s := serve(t, nil)
 	sb := s.create("", v1.Spec{})
 	one := "/v1/sandboxes/" + sb.ID
 	var p v1.Process
 	s.want(201, &p, ask{method: "POST", path: one + "/processes", body: v1.Command{Script: `echo a; printf 'b\377' >&2; exec sleep 7998`}})
-	paths := map[string]string{"exec": one + "/exec", "followOutput": one + "/processes/" + p.ID + "/output", "getLogs": one + "/logs?follow=true", "followEvents": "/v1/events?after=1", "watchFiles": one + "/files/watch?path=/tmp"}
+	paths := map[string]string{"exec": one + "/exec", "followOutput": one + "/processes/" + p.ID + "/output", "getLogs": one + "/logs?follow=true", "followEvents": "/v1/events?after=1", "watchFiles": one + "/files/watch?path=/tmp", "runCode": one + "/code"}
 	want := map[string][]string{
 		"exec":         {"started", "stdout", "stderr", "result", "end ended"},
+		"runCode":      {"stdout", "stderr", "output", "result", "end ended"},
 		"followOutput": {"started", "stdout", "stderr", "end drained"},
 		"getLogs":      {"stdout", "end drained"}, // and stderr, which has no newline, in a while
 		"followEvents": {"begin", "events.lost", "end lost"},
@@ -37,14 +40,16 @@ func TestStreamsAreAsDocumented(t *testing.T) {
 		if r.Feed == nil {
 			continue
 		}
-		feeds[r.ID] = r.Feed
 		a := ask{method: r.Method, path: paths[r.ID], header: map[string]string{"Accept": "text/event-stream"}}
-		if r.ID == "exec" {
+		switch r.ID {
+		case "runCode":
+			a.body = v1.Code{Code: "import os\nos.write(1, b'a')\nos.write(2, b'b')\ndisplay(1)"}
+		case "exec":
 			a.body = v1.Exec{Command: v1.Command{Script: "echo a; touch /tmp/new; echo b >&2"}}
 		}
 		resp := s.do(a)
 		defer resp.Body.Close()
-		bodies[r.ID] = resp.Body
+		feeds[r.ID], bodies[r.ID] = r.Feed, resp.Body
 		if r.ID == "watchFiles" {
 			s.want(200, nil, ask{method: "POST", path: one + "/exec", body: v1.Exec{Command: v1.Command{Script: "touch /tmp/newer"}}})
 		}

@@ -39,7 +39,7 @@ func (c *call) intendFor(body any) error {
 // subject is what a call is about, beside the sandbox: a process, a port, a key,
 // a webhook, a secret or a file.
 func subject(r *http.Request) string {
-	for _, p := range [...]struct{ name, what string }{{"p", "process "}, {"port", "port "}, {"preview", "preview "}, {"secret", "secret "}, {"id", ""}} {
+	for _, p := range [...]struct{ name, what string }{{"p", "process "}, {"port", "port "}, {"preview", "preview "}, {"context", "context "}, {"secret", "secret "}, {"id", ""}} {
 		v := r.PathValue(p.name)
 		if v == "" {
 			continue
@@ -75,6 +75,10 @@ func (c *call) detailOf(body any) string {
 		return programOf(&b.Command)
 	case *v1.Command:
 		return programOf(b)
+	case *v1.Code:
+		return "code of " + strconv.Itoa(len(b.Code)) + " bytes context " + strconv.Quote(gate.Bounded(b.Context)) + " language " + strconv.Quote(gate.Bounded(b.Language))
+	case *v1.NewContext:
+		return "context " + strconv.Quote(gate.Bounded(b.ID)) + " language " + strconv.Quote(gate.Bounded(b.Language))
 	case *v1.Change:
 		return changeOf(b)
 	case *v1.Egress:

@@ -84,7 +84,7 @@ const (
 func Routes() []Route {
 	all := slices.Concat(
 		sandboxRoutes(), egressRoutes(), portRoutes(), previewRoutes(),
-		execRoutes(), processRoutes(),
+		execRoutes(), processRoutes(), codeRoutes(),
 		asUser(failing(onFiles(), fileRoutes())), asUser(failing(onFiles(), archiveRoutes())),
 		eventRoutes(), webhookRoutes(), secretRoutes(), imageRoutes(), policyRoutes(), keyRoutes(), ticketRoutes(), auditRoutes(), dialectRoutes(), serverRoutes(), docsRoutes(),
 	)

@@ -16,6 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/interpreter"
 	"github.com/sandpit-dev/sandpit/internal/ledger"
 	"github.com/sandpit-dev/sandpit/internal/logstore"
 )
@@ -99,6 +100,8 @@ type Sandbox struct {
 	announced []uint64    // processes whose end was announced, which the guest has yet to be told
 	noting    *time.Timer // to tell it; nil: not set
 	samples   samples
+
+	contexts *interpreter.Manager // of code; nil: not used yet
 
 	secretUses
 

@@ -256,6 +256,8 @@ func pathDoc(name string) string {
 		return "The sandbox's id or name"
 	case "p":
 		return "The process's id, or its pid"
+	case "context":
+		return "The context's ID"
 	case "secret":
 		return "The secret's name"
 	}
@@ -270,6 +272,8 @@ func tagDoc(tag string) string {
 		return "Open ports of a sandbox in a browser, by URLs that end"
 	case "Processes":
 		return "Run commands, and follow and control processes"
+	case "Code":
+		return "Run code in interpreters that keep their state"
 	case "Files":
 		return "Read, write and search the files of a sandbox"
 	case "Events":

@@ -43,7 +43,7 @@ func Follow[T any](c *gate.Call, kind string, source Source[T]) error {
 	defer s.Close()
 	opened, head := source.Live, c.R.Method == http.MethodHead
 	if opened {
-		s.open()
+		s.Open()
 		if head {
 			return nil
 		}
@@ -59,7 +59,7 @@ func Follow[T any](c *gate.Call, kind string, source Source[T]) error {
 		}
 		if !opened {
 			opened = true
-			s.open()
+			s.Open()
 			if head {
 				return nil
 			}
@@ -86,7 +86,7 @@ func Follow[T any](c *gate.Call, kind string, source Source[T]) error {
 		if why != nil {
 			return why
 		}
-		s.open()
+		s.Open()
 	}
 	end, status := endOf(c, why)
 	if end.Seq = seq; end.Reason == v1.EndError {

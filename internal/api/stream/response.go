@@ -244,18 +244,35 @@ func (s *Response) passed(seq uint64) {
 	s.seq = seq
 }
 
-// open begins the stream at once, so that the client knows that it has begun.
-func (s *Response) open() {
+// Open begins the stream at once, so that the client knows that it has begun, unless it has begun
+// or ended before.
+func (s *Response) Open() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.begin()
-	s.send(true)
+	if s.timer == nil && !s.closed {
+		s.begin()
+		s.send(true)
+	}
+}
+
+// Opened reports whether the stream has begun.
+func (s *Response) Opened() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.timer != nil
 }
 
 func isOutput(kind byte) bool { return kind == v1.FrameStdout || kind == v1.FrameStderr }
 
 // Finish tells the client how the process has ended.
-func (s *Response) Finish(res sandpit.Result, err error) { _, _ = finish(s.c, s, res, err) }
+func (s *Response) Finish(res sandpit.Result, err error) {
+	_, _ = finish(s.c, s, v1.FromResult(res), err)
+}
+
+// FinishCode tells the client how a run of code has ended.
+func (s *Response) FinishCode(res sandpit.CodeResult, err error) {
+	_, _ = finish(s.c, s, v1.FromCodeResult(res), err)
+}
 
 // Close sends gathered frames and ends the stream.
 func (s *Response) Close() {
@@ -287,6 +304,8 @@ func eventName(kind byte) string {
 		return "stderr"
 	case v1.FrameLost:
 		return "lost"
+	case v1.FrameOutput:
+		return "output"
 	case v1.FrameResult:
 		return "result"
 	}

@@ -404,7 +404,7 @@ func (s *Socket) Serve(p sandpit.Process) {
 // when nobody reads from the client any more.
 func (s *Socket) Finish(res sandpit.Result, err error) {
 	s.stopPing()
-	end, status := finish(s.c, s, res, err)
+	end, status := finish(s.c, s, v1.FromResult(res), err)
 	s.c.Cancel(nil)
 	s.close(end, status)
 	<-s.reading

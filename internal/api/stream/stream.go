@@ -66,10 +66,10 @@ func Attachment(s Sink, history, stdin bool) sandpit.AttachOptions {
 	return sandpit.AttachOptions{Stdout: stdout, Stderr: stderr, Lost: lost, NoHistory: !history, Stdin: stdin}
 }
 
-// finish tells the client how a process has ended and why the stream ends, and notes
-// the outcome if that is a failure.
-func finish(c *gate.Call, s Sink, res sandpit.Result, err error) (end v1.End, status int) {
-	if err == nil && sendJSON(s, v1.FrameResult, v1.FromResult(res)) != nil {
+// finish tells the client how a process or a run has ended, in the form of the API, and why the
+// stream ends, and notes the outcome if that is a failure.
+func finish(c *gate.Call, s Sink, res any, err error) (end v1.End, status int) {
+	if err == nil && sendJSON(s, v1.FrameResult, res) != nil {
 		err = gate.ErrClientGone
 	}
 	if end, status = endOf(c, err); end.Error != nil {

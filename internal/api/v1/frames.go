@@ -39,6 +39,7 @@ const (
 	FramePing        byte = 7  // S: empty, at least every 20 s of silence
 	FrameStdinClosed byte = 8  // S: empty: the process reads no more input; further input is dropped
 	FrameTaken       byte = 9  // S: 4 bytes, most significant first: the number of standard input bytes that the process has taken; only with windows
+	FrameOutput      byte = 10 // S: CodeOutput as JSON; only as a server-sent event
 	FrameStdin       byte = 16 // C: bytes
 	FrameEOF         byte = 17 // C: standard input ends
 	FrameResize      byte = 18 // C: Size as JSON

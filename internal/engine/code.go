@@ -1,0 +1,132 @@
+package engine
+
+import (
+	"context"
+	"io"
+	"net"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/interpreter"
+)
+
+// coder returns the contexts of the sandbox.
+func (s *Sandbox) coder() *interpreter.Manager {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.contexts == nil {
+		s.contexts = interpreter.New(codePlace{s})
+	}
+	return s.contexts
+}
+
+// use calls f while the sandbox is not idle.
+func (s *Sandbox) use(ctx context.Context, f func() error) error {
+	if err := s.enter(ctx); err != nil {
+		return err
+	}
+	defer s.leave()
+	return f()
+}
+
+// RunCode runs code. See sandpit.Coder.
+func (s *Sandbox) RunCode(ctx context.Context, code sandpit.Code) (res sandpit.CodeResult, err error) {
+	err = s.use(ctx, func() error {
+		res, err = s.coder().Run(ctx, code)
+		return err
+	})
+	return res, err
+}
+
+// CreateContext starts an interpreter. See sandpit.Coder.
+func (s *Sandbox) CreateContext(ctx context.Context, spec sandpit.NewContext) (made sandpit.CodeContext, err error) {
+	err = s.use(ctx, func() error {
+		made, err = s.coder().Create(ctx, spec)
+		return err
+	})
+	return made, err
+}
+
+// Contexts lists the contexts. See sandpit.Coder.
+func (s *Sandbox) Contexts(ctx context.Context) ([]sandpit.CodeContext, error) {
+	return s.coder().Contexts(ctx)
+}
+
+// RestartContext kills the interpreter of a context. See sandpit.Coder.
+func (s *Sandbox) RestartContext(ctx context.Context, id string) error {
+	return s.use(ctx, func() error { return s.coder().Restart(ctx, id) })
+}
+
+// InterruptContext interrupts a run. See sandpit.Coder.
+func (s *Sandbox) InterruptContext(ctx context.Context, id string) error {
+	return s.use(ctx, func() error { return s.coder().Interrupt(ctx, id) })
+}
+
+// RemoveContext removes a context. See sandpit.Coder.
+func (s *Sandbox) RemoveContext(ctx context.Context, id string) error {
+	return s.use(ctx, func() error { return s.coder().Remove(ctx, id) })
+}
+
+// codePlace is a sandbox as its contexts need it.
+type codePlace struct{ s *Sandbox }
+
+var _ interpreter.Place = codePlace{}
+
+// Start starts a process in the background.
+func (p codePlace) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error) {
+	return p.s.Start(ctx, cmd)
+}
+
+// Processes lists the processes.
+func (p codePlace) Processes(ctx context.Context) ([]sandpit.ProcessInfo, error) {
+	return p.s.Processes(ctx)
+}
+
+// Process returns a process.
+func (p codePlace) Process(id string) (sandpit.Process, error) {
+	h, err := p.s.lookup(id)
+	if err != nil {
+		return nil, err
+	}
+	return &process{h: h}, nil
+}
+
+// Follow passes output on to writers that the process waits for.
+func (p codePlace) Follow(id string, stdout, stderr io.Writer) (done <-chan struct{}, leave func(), err error) {
+	h, err := p.s.lookup(id)
+	if err != nil {
+		return nil, nil, err
+	}
+	r := &reader{stdout: stdout, stderr: stderr, waitFor: true}
+	h.read(r, false)
+	return r.done, func() { h.leave(r) }, nil
+}
+
+// Full reports whether the output of a process has reached its limit.
+func (p codePlace) Full(id string) bool {
+	h, err := p.s.lookup(id)
+	if err != nil {
+		return false
+	}
+	limit := p.s.settings().limits.Output
+	h.recording.Lock()
+	defer h.recording.Unlock()
+	return limit > 0 && h.at >= limit
+}
+
+// DialUnix connects to a unix socket.
+func (p codePlace) DialUnix(ctx context.Context, path string) (net.Conn, error) {
+	c, err := p.s.guest.DialUnix(ctx, path)
+	if err != nil {
+		return nil, p.s.explain(err)
+	}
+	return c, nil
+}
+
+// Charge charges memory to the sandbox.
+func (p codePlace) Charge(n int64) error {
+	if n < 0 {
+		p.s.memory.Return(-n)
+		return nil
+	}
+	return p.s.memory.Grow(n)
+}

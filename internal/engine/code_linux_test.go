@@ -1,0 +1,147 @@
+package engine_test
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
+)
+
+// An interpreter that goes on after an interrupt, or whose channel is closed or broken, is killed, and
+// the result says so.
+func TestStubbornInterpretersAreKilled(t *testing.T) {
+	sb := create(t, newEngine(t), sandpit.Spec{})
+	testkit.NeedProgram(t, "python3") // and so in the host image
+	for name, c := range map[string]struct {
+		sandpit.Code
+		why string
+	}{
+		"ignores":   {sandpit.Code{Source: "import os, time\nos.write(1, b'begun')\nwhile True:\n  try: time.sleep(1000)\n  except KeyboardInterrupt: pass", Timeout: 200 * time.Millisecond}, "it went on after it had been interrupted"},
+		"closes":    {sandpit.Code{Source: "import os\nos.write(1, b'begun')\nos.closerange(0, 1000)"}, "the interpreter"},
+		"breaks":    {sandpit.Code{Source: "import os, stat\nos.write(1, b'begun')\nfor fd in range(3, 20):\n  try: stat.S_ISSOCK(os.fstat(fd).st_mode) and os.write(fd, b'\\x00{}\\n[[\\n')\n  except OSError: pass"}, "not of the channel"},
+		"never":     {sandpit.Code{Source: "import os, stat\nos.write(1, b'begun')\nfor fd in range(3, 20):\n  try: stat.S_ISSOCK(os.fstat(fd).st_mode) and os.write(fd, b'{' * (20 << 20))\n  except OSError: pass\nimport time\ntime.sleep(1000)", Timeout: 200 * time.Millisecond}, ""},
+		"no socket": {sandpit.Code{Source: "import glob, os\nfor f in glob.glob('/tmp/.sandpit-*'): os.unlink(f)\nos.write(1, b'begun')"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if _, err := sb.CreateContext(t.Context(), sandpit.NewContext{ID: strings.ReplaceAll(name, " ", "-")}); err != nil {
+				t.Fatal(err)
+			}
+			var out bytes.Buffer
+			c.Context, c.Stdout = strings.ReplaceAll(name, " ", "-"), &out
+			got, err := sb.RunCode(t.Context(), c.Code)
+			if err != nil || out.String() != "begun" || !strings.Contains(got.Ended, c.why) || (got.Ended == "") != (c.why == "") && c.Timeout == 0 {
+				t.Errorf("%q, %+v, %v", out.String(), got, err)
+			}
+			for range 2 { // of an interpreter whose socket is gone the next run may say so
+				if got, err = sb.RunCode(t.Context(), sandpit.Code{Source: "print(6 * 7)", Context: c.Context, Stdout: &out}); err == nil && got.Ended == "" {
+					break
+				}
+			}
+			if err != nil || !got.Success() || !strings.HasSuffix(out.String(), "42\n") || got.Restarted == "" {
+				t.Errorf("the next run: %q, %+v, %v", out.String(), got, err)
+			}
+		})
+	}
+}
+
+// A run ends although output beyond the limit, and with it the mark of its end, is dropped.
+func TestCodeBeyondTheOutputLimit(t *testing.T) {
+	sb := create(t, newEngine(t), sandpit.Spec{Limits: sandpit.Limits{Output: 10_000}})
+	testkit.NeedProgram(t, "python3") // and so in the host image
+	for i, source := range []string{"x = 1", "print('y' * 20000)", "x"} {
+		var out bytes.Buffer
+		text := ""
+		got, err := sb.RunCode(t.Context(), sandpit.Code{Source: source, Stdout: &out, Output: func(o sandpit.CodeOutput) { text = o.Text }})
+		if err != nil || !got.Success() || got.Truncated != (i > 0) || got.Run != i+1 {
+			t.Errorf("%+v, %v", got, err)
+		}
+		if i == 1 && (out.Len() < 9000 || out.Len() > 10_000) || i == 2 && (text != "1" || out.Len() > 0) {
+			t.Errorf("run %d has %d bytes of output and displays %q", i, out.Len(), text)
+		}
+	}
+}
+
+// Contexts outlive the engine with their state: the next one finds them, waits for a run that the
+// earlier one has begun, and restarts them with their directory and variables.
+func TestContextsOutliveTheEngine(t *testing.T) {
+	needGuest(t)
+	dir := t.TempDir()
+	first := openKept(dir)
+	sb := create(t, first, sandpit.Spec{Name: "box"})
+	testkit.NeedProgram(t, "python3") // and so in the host image
+	context, err := sb.CreateContext(t.Context(), sandpit.NewContext{ID: "own", Dir: "/tmp", Env: []string{"A=b"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sb.CreateContext(t.Context(), sandpit.NewContext{ID: "gone"}); err != nil {
+		t.Fatal(err)
+	}
+	begun := make(chan struct{})
+	ended := make(chan struct{})
+	go func() {
+		got, err := sb.RunCode(t.Context(), sandpit.Code{Source: "x = 1\nprint('begun')\nimport os, time\nwhile not os.path.exists('/tmp/go'): time.sleep(0.01)\nprint('old')\nx = 2", Context: "own", Stdout: closer(begun)})
+		if err == nil {
+			t.Errorf("the run has ended with %+v, although its engine has gone", got)
+		}
+		close(ended)
+	}()
+	<-begun
+	if _, err := sb.RunCode(t.Context(), sandpit.Code{Source: "exit()", Context: "gone"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	second := openKept(dir)
+	defer second.Close()
+	if _, err := second.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if sb, err = second.Get(t.Context(), "box"); err != nil {
+		t.Fatal(err)
+	}
+	all, err := sb.Contexts(t.Context())
+	if err != nil || len(all) != 1 || all[0].ID != "own" || all[0].Process != context.Process || all[0].Language != sandpit.Python {
+		t.Fatalf("found %+v, %v", all, err)
+	}
+	shell(t, sb, "touch /tmp/go")
+	text := ""
+	run := func(source string) (sandpit.CodeResult, string) {
+		t.Helper()
+		var out bytes.Buffer
+		got, err := sb.RunCode(t.Context(), sandpit.Code{Source: source, Context: "own", Stdout: &out, Output: func(o sandpit.CodeOutput) { text = o.Text }})
+		if err != nil || !got.Success() {
+			t.Errorf("%+v, %v", got, err)
+		}
+		return got, out.String()
+	}
+	if got, out := run("x"); text != "2" || out != "" || got.Run != 2 {
+		t.Errorf("the state is %q, %+v; it writes %q", text, got, out)
+	}
+	if err := sb.RestartContext(t.Context(), "own"); err != nil {
+		t.Fatal(err)
+	}
+	if run("import os\nos.getcwd(), os.environ['A']"); text != "('/tmp', 'b')" {
+		t.Errorf("after a restart it has %s", text)
+	}
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// closer closes a channel at the first write.
+type closer chan struct{}
+
+func (c closer) Write(b []byte) (int, error) {
+	select {
+	case <-c:
+	default:
+		close(c)
+	}
+	return len(b), nil
+}

@@ -1,0 +1,174 @@
+package interpreter
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
+)
+
+// The lines of JSON of a channel. The program greets each new connection, when no run is in
+// progress. The host then sends a request, and the program any number of outputs, and done.
+
+// request asks for a run.
+type request struct {
+	Begin string   `json:"begin"` // the nonce of the mark at the begin
+	Run   string   `json:"run"`   // and at the end
+	Code  string   `json:"code"`
+	Env   []string `json:"env,omitempty"`
+}
+
+// message is a line from the program. One of the pointers and Done is set.
+type message struct {
+	// Hello is 1: the version of the channel. The program repeats how it was started.
+	Hello int             `json:"hello"`
+	Dir   string          `json:"dir"`
+	Env   json.RawMessage `json:"env"` // a list of strings
+
+	Output    *output `json:"output"`
+	Truncated bool    `json:"truncated"` // some of it is missing
+
+	Done   string     `json:"done"` // the nonce
+	Count  int        `json:"count"`
+	Marked int        `json:"marked"` // the outputs that have the mark: 1, 2 or their sum
+	Error  *codeError `json:"error"`
+}
+
+type codeError struct {
+	Name      string `json:"name"`
+	Value     string `json:"value"`
+	Traceback string `json:"traceback"`
+}
+
+type output struct {
+	Main       bool            `json:"main"`
+	Text       string          `json:"text"`
+	HTML       string          `json:"html"`
+	Markdown   string          `json:"markdown"`
+	SVG        string          `json:"svg"`
+	LaTeX      string          `json:"latex"`
+	JavaScript string          `json:"javascript"`
+	PNG        []byte          `json:"png"`
+	JPEG       []byte          `json:"jpeg"`
+	PDF        []byte          `json:"pdf"`
+	JSON       json.RawMessage `json:"json"`
+	Data       json.RawMessage `json:"data"`
+	Chart      json.RawMessage `json:"chart"`
+	Extra      json.RawMessage `json:"extra"` // an object of strings
+}
+
+// Bounds of what comes on a channel. The longest line is an output.
+const (
+	maxLine  = sandpit.MaxCodeOutput
+	maxError = 1 << 20 // bytes of the parts of an error
+	maxEnv   = 1 << 20 // bytes of JSON of the environment
+	maxExtra = 32      // other formats of an output
+	freeLine = 64 << 10
+)
+
+// reader reads messages.
+type reader struct {
+	in     *bufio.Reader
+	charge func(n int64) error // n bytes more, or, if it is negative, fewer
+}
+
+func newReader(r io.Reader, charge func(int64) error) *reader {
+	return &reader{in: bufio.NewReaderSize(r, 16<<10), charge: charge}
+}
+
+// next reads a message. Of a line that is too long, or for which there is no memory, only Truncated is
+// set. release gives the memory back.
+func (r *reader) next() (m message, release func(), err error) {
+	line, charged, err := r.line()
+	release = func() {
+		if charged > 0 {
+			_ = r.charge(-charged)
+		}
+	}
+	switch {
+	case err != nil:
+	case line == nil:
+		m.Truncated = true
+	default:
+		if err = json.Unmarshal(line, &m); err != nil {
+			err = fmt.Errorf("it sent a line that is not of the channel: %w", err)
+		}
+	}
+	if e := m.Error; e != nil && len(e.Name)+len(e.Value)+len(e.Traceback) > maxError {
+		m.Error = &codeError{Name: fault.Clip(e.Name), Value: fault.Clip(e.Value)}
+	}
+	if err != nil {
+		release()
+		return message{}, func() {}, err
+	}
+	return m, release, nil
+}
+
+// line reads a line, or nil if it is too long. Of a long one it charges the buffer, and as much
+// again for each of the values that are made of it and of what is sent to a client.
+func (r *reader) line() (line []byte, charged int64, err error) {
+	part, err := r.in.ReadSlice('\n')
+	if !errors.Is(err, bufio.ErrBufferFull) {
+		return part, 0, err
+	}
+	long := bytes.NewBuffer(bytes.Clone(part))
+	skipped := false
+	for errors.Is(err, bufio.ErrBufferFull) {
+		if need := 4 * 2 * int64(long.Cap()); !skipped && long.Cap() > freeLine && need > charged {
+			if skipped = r.charge(need-charged) != nil; !skipped {
+				charged = need
+			}
+		}
+		part, err = r.in.ReadSlice('\n')
+		if skipped = skipped || long.Len()+len(part) > maxLine; skipped {
+			long = new(bytes.Buffer)
+			continue
+		}
+		long.Write(part)
+	}
+	if skipped {
+		return nil, charged, err
+	}
+	return long.Bytes(), charged, err
+}
+
+// env returns the environment of a greeting.
+func (m *message) env() (env []string) {
+	if len(m.Env) <= maxEnv {
+		_ = json.Unmarshal(m.Env, &env) // something else is none
+	}
+	return env
+}
+
+// extra returns the other formats. Small values could be very many, so they are read one by one.
+func (o *output) extra() map[string]string {
+	in := json.NewDecoder(bytes.NewReader(o.Extra))
+	if first, err := in.Token(); err != nil || first != json.Delim('{') {
+		return nil
+	}
+	all := map[string]string{}
+	for in.More() && len(all) < maxExtra {
+		name, err := in.Token()
+		value, err2 := in.Token()
+		text, ok := value.(string)
+		if err != nil || err2 != nil || !ok {
+			break
+		}
+		if name, ok := name.(string); ok {
+			all[name] = text
+		}
+	}
+	return all
+}
+
+func (o *output) sandpit() sandpit.CodeOutput {
+	return sandpit.CodeOutput{
+		Main: o.Main, Text: o.Text, HTML: o.HTML, Markdown: o.Markdown, SVG: o.SVG, LaTeX: o.LaTeX, JavaScript: o.JavaScript,
+		PNG: o.PNG, JPEG: o.JPEG, PDF: o.PDF, JSON: o.JSON, Data: o.Data, Chart: o.Chart, Extra: o.extra(),
+	}
+}

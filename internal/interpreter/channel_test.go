@@ -1,0 +1,128 @@
+package interpreter
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// Whatever comes on a channel is read within the bounds, and all memory that was charged is returned.
+func FuzzChannel(f *testing.F) {
+	for _, seed := range []string{
+		`{"hello":1,"dir":"/tmp","env":["A=b"],"count":3}` + "\n" + `{"output":{"main":true,"text":"1","png":"AAAA","json":{"a":[1]},"extra":{"a/b":"c"}}}` + "\n" + `{"done":"n","count":1,"marked":3,"error":{"name":"E","value":"v","traceback":"t"}}` + "\n",
+		`{"output":{"extra":{"a":"b","a":1}}}` + "\n" + `{"output":{"extra":[[[[`, "\x00\n", "[]\n", "{}", strings.Repeat(`{"output":`, 100) + "\n",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		charged := int64(0)
+		in := newReader(bytes.NewReader(data), func(n int64) error {
+			if charged+n > 4*sandpit.MaxCodeOutput {
+				return errors.New("too much")
+			}
+			charged += n
+			return nil
+		})
+		for {
+			m, release, err := in.next()
+			if err != nil {
+				break
+			}
+			if m.Output != nil && len(m.Output.sandpit().Extra) > maxExtra {
+				t.Errorf("an output has %d other formats", len(m.Output.sandpit().Extra))
+			}
+			if e := m.Error; e != nil && len(e.Name)+len(e.Value)+len(e.Traceback) > maxError {
+				t.Error("an error is too long")
+			}
+			m.env()
+			release()
+		}
+		if charged != 0 {
+			t.Errorf("%d bytes are still charged", charged)
+		}
+	})
+}
+
+// A line that is too long, or for which there is no memory, is skipped, and the next one is read.
+func TestLongLinesAreSkipped(t *testing.T) {
+	const next = `{"done":"n"}` + "\n"
+	for name, c := range map[string]struct {
+		size int
+		room int64
+		kept bool
+	}{
+		"short":     {1 << 10, 0, true},
+		"long":      {1 << 20, 1 << 40, true},
+		"no memory": {1 << 20, 1 << 20, false},
+		"too long":  {maxLine + 1, 1 << 40, false},
+	} {
+		used := int64(0)
+		in := newReader(strings.NewReader(`{"output":{"text":"`+strings.Repeat("x", c.size)+"\"}}\n"+next), func(n int64) error {
+			if used+n > c.room {
+				return errors.New("too much")
+			}
+			used += n
+			return nil
+		})
+		m, release, err := in.next()
+		if err != nil || m.Truncated == c.kept || (m.Output != nil) != c.kept || m.Output != nil && len(m.Output.Text) != c.size {
+			t.Errorf("%s: %v, %v", name, m.Truncated, err)
+		}
+		release()
+		if m, _, err := in.next(); err != nil || m.Done != "n" || used != 0 {
+			t.Errorf("%s: then %+v, %v, and %d bytes are charged", name, m, err, used)
+		}
+	}
+}
+
+// A lane passes on exactly what is between its marks, in whatever pieces that comes.
+func TestLane(t *testing.T) {
+	const want = "out\x1eput\x1ebegi\x1een"
+	for range 2000 {
+		var out bytes.Buffer
+		l := newLane(&out, "begin", "end", make(chan struct{}, 1))
+		all := []byte("before\x1ebegi\x1ebegin\x1e" + want + "\x1eend\x1eafter\x1eend\x1e")
+		for len(all) > 0 {
+			n := 1 + rand.IntN(len(all))
+			if _, err := l.Write(all[:n]); err != nil {
+				t.Fatal(err)
+			}
+			all = all[n:]
+		}
+		select {
+		case <-l.marked:
+		default:
+			t.Fatal("the mark was not seen")
+		}
+		if l.flush(); out.String() != want {
+			t.Fatalf("passed on %q", out.String())
+		}
+	}
+	var out bytes.Buffer
+	l := newLane(&out, "", "end", make(chan struct{}, 1))
+	_, _ = l.Write([]byte("out\x1een"))
+	if l.flush(); out.String() != "out\x1een" {
+		t.Errorf("of an output without its mark comes %q", out.String())
+	}
+}
+
+// Only command lines of contexts are taken for contexts.
+func TestParseCommand(t *testing.T) {
+	l, err := languageOf("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := l.command("own", socketPrefix+"x")
+	if got, id, socket, ok := parseCommand(good); !ok || got.name != sandpit.Python || id != "own" || socket != socketPrefix+"x" {
+		t.Errorf("%q is %v, %q, %q, %v", good, got.name, id, socket, ok)
+	}
+	for _, bad := range [][]string{nil, {tag}, good[:len(good)-1], append([]string{"x"}, good...), l.command("../x", socketPrefix+"x"), l.command("own", "/run/x")} {
+		if _, _, _, ok := parseCommand(bad); ok {
+			t.Errorf("%q is taken for a context", bad)
+		}
+	}
+}

@@ -1,0 +1,305 @@
+package interpreter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
+)
+
+// state is a context.
+type state struct {
+	m        *Manager
+	id       string
+	language language
+	turn     chan struct{} // has room for one: held by a run, and while an interpreter starts
+	gone     chan struct{} // closed when the context is removed
+
+	signals sync.Mutex // held while a signal is sent, so that none comes after its run
+
+	mu      sync.Mutex // guards all below
+	dir     string
+	env     []string
+	known   bool // dir and env are; of one that an earlier server has left they are not
+	created time.Time
+	waiting int       // runs that wait for their turn, or have it
+	is      *instance // the present interpreter; nil: none
+	stale   []string  // sockets of earlier ones
+	lost    string    // why the state of the earlier one is lost, which the next run tells
+	active  *instance // that carries out a run now; nil: none
+}
+
+// instance is an interpreter.
+type instance struct {
+	process sandpit.Process
+	socket  string
+	exited  chan struct{} // closed when it has ended, and the fields below are set
+	result  sandpit.Result
+	err     error
+
+	mu     sync.Mutex
+	killed string // why it was killed by us
+}
+
+func newInstance(p sandpit.Process, socket string) *instance {
+	i := &instance{process: p, socket: socket, exited: make(chan struct{})}
+	go func() {
+		i.result, i.err = p.Wait(context.Background())
+		close(i.exited)
+	}()
+	return i
+}
+
+func (i *instance) ended() bool {
+	select {
+	case <-i.exited:
+		return true
+	default:
+		return false
+	}
+}
+
+// Bounds of times.
+const (
+	startPatience = time.Minute     // for an interpreter to start
+	grace         = 2 * time.Second // for an interrupted run to end, and for an interpreter that has closed its channel
+	killPatience  = 30 * time.Second
+)
+
+// kill kills the interpreter and all that it has started. why is the reason that the run is told.
+func (i *instance) kill(ctx context.Context, why string) error {
+	i.mu.Lock()
+	if i.killed == "" && !i.ended() {
+		i.killed = why
+	}
+	i.mu.Unlock()
+	if err := i.process.Kill(ctx); err != nil {
+		return err
+	}
+	select { // so that the next run does not take it
+	case <-i.exited:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// why says why an interpreter has ended.
+func (i *instance) why() string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	r := i.result
+	switch {
+	case i.killed != "":
+		return i.killed
+	case i.err != nil:
+		return i.err.Error()
+	case r.TimedOut:
+		return "the interpreter was killed at the end of its time"
+	case r.OOMKilled:
+		return "the interpreter was killed because the sandbox is out of memory"
+	case r.Signal != 0:
+		return fmt.Sprintf("the interpreter was killed by signal %d (%s)", r.Signal, syscall.Signal(r.Signal))
+	}
+	return fmt.Sprintf("the interpreter exited with code %d", r.ExitCode)
+}
+
+// enter waits for the turn.
+func (c *state) enter(ctx context.Context) error {
+	c.mu.Lock()
+	if c.waiting > sandpit.MaxCodeRuns {
+		c.mu.Unlock()
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "%d runs wait for the context %q", sandpit.MaxCodeRuns, c.id), "wait for them, or use another context")
+	}
+	c.waiting++
+	c.mu.Unlock()
+	err := func() error {
+		select {
+		case c.turn <- struct{}{}:
+		case <-c.gone:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		select {
+		case <-c.gone: // whoever waits for the turn sees that, too
+			return fault.Errorf(sandpit.ErrNotFound, "the context %q was removed", c.id)
+		default:
+			return nil
+		}
+	}()
+	if err != nil {
+		c.mu.Lock()
+		c.waiting--
+		c.mu.Unlock()
+	}
+	return err
+}
+
+// leave gives the turn to the next run.
+func (c *state) leave() {
+	c.mu.Lock()
+	c.waiting--
+	c.mu.Unlock()
+	<-c.turn
+}
+
+func (c *state) describe() sandpit.CodeContext {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d := sandpit.CodeContext{ID: c.id, Language: c.language.name, Dir: c.dir, CreatedAt: c.created, Busy: c.active != nil}
+	if c.is != nil && !c.is.ended() {
+		d.Process = c.is.process.ID()
+	}
+	return d
+}
+
+// interrupt interrupts the present run.
+func (c *state) interrupt(ctx context.Context) error {
+	c.signals.Lock()
+	defer c.signals.Unlock()
+	c.mu.Lock()
+	is := c.active
+	c.mu.Unlock()
+	if is == nil || is.ended() {
+		return nil
+	}
+	signal := is.process.Signal
+	if g, ok := is.process.(sandpit.GroupSignaler); ok { // with the children that it waits for
+		signal = g.SignalGroup
+	}
+	if err := signal(ctx, syscall.SIGINT); err != nil && !errors.Is(err, sandpit.ErrNotFound) {
+		return err
+	}
+	return nil
+}
+
+// kill kills the interpreter, if there is one.
+func (c *state) kill(ctx context.Context, why string) error {
+	c.mu.Lock()
+	is := c.is
+	c.mu.Unlock()
+	if is == nil {
+		return nil
+	}
+	return is.kill(ctx, why)
+}
+
+// activate notes which interpreter carries out a run, or none.
+func (c *state) activate(is *instance) {
+	c.signals.Lock()
+	defer c.signals.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.active = is
+}
+
+// running returns the interpreter, and starts one if there is none. The caller has the turn.
+func (c *state) running(ctx context.Context) (*instance, error) {
+	c.mu.Lock()
+	is := c.is
+	if is != nil && !is.ended() {
+		c.mu.Unlock()
+		return is, nil
+	}
+	if is != nil {
+		c.is, c.lost = nil, is.why()
+		c.stale = append(c.stale, is.socket)
+	}
+	s := setup{Socket: socketPrefix + random(), Nonce: random(), Stale: c.stale, MaxLine: maxLine, Dir: c.dir, Env: c.env}
+	c.mu.Unlock()
+	if is != nil {
+		_ = is.process.Kill(ctx) // what it has left behind
+	}
+	is, err := c.start(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.is, c.stale = is, nil
+	return is, nil
+}
+
+// start starts an interpreter and waits until it listens.
+func (c *state) start(ctx context.Context, s setup) (*instance, error) {
+	if s.Stale == nil {
+		s.Stale = []string{}
+	}
+	if s.Env == nil {
+		s.Env = []string{}
+	}
+	source, err := c.language.source(s)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, startPatience, fault.Errorf(sandpit.ErrUnavailable, "starting the %s interpreter: it was not ready after %s", c.language.name, startPatience))
+	defer cancel()
+	p, err := c.m.place.Start(ctx, sandpit.Command{Argv: c.language.command(c.id, s.Socket), Dir: s.Dir, Env: s.Env, Stdin: true, Background: true})
+	var missing *sandpit.StartError
+	switch {
+	case errors.As(err, &missing) && missing.ExitCode == 127 && strings.Contains(missing.Reason, c.language.argv[0]):
+		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrNotFound, "the sandbox has no interpreter for %s: %q was not found in its PATH", c.language.name, c.language.argv[0]), "use an image that has it, such as "+c.language.image)
+	case err != nil:
+		return nil, err
+	}
+	is := newInstance(p, s.Socket)
+	if err := c.ready(ctx, is, source, s.Nonce); err != nil {
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), killPatience)
+		defer cancel()
+		_ = is.kill(undo, "it did not start")
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return nil, err
+	}
+	return is, nil
+}
+
+// ready gives an interpreter its program and waits until it listens.
+func (c *state) ready(ctx context.Context, is *instance, source, nonce string) error {
+	said := new(tail)
+	moved := make(chan struct{}, 1)
+	stdout, stderr := newLane(said, "", nonce, moved), newLane(said, "", nonce, moved)
+	done, leave, err := c.m.place.Follow(is.process.ID(), stdout, stderr)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if _, err = io.WriteString(is.process.Stdin(), source); err == nil {
+		err = is.process.Stdin().Close()
+	}
+	for _, l := range []*lane{stdout, stderr} {
+		if err != nil {
+			break
+		}
+		select {
+		case <-l.marked:
+		case <-is.exited:
+			<-done
+			return fault.Errorf(sandpit.ErrUnavailable, "starting the %s interpreter: %s: %.500q", c.language.name, is.why(), said.last())
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return err
+}
+
+// learn takes from a greeting what only the interpreter knows, after a restart of the server.
+func (c *state) learn(m *message) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.known {
+		return
+	}
+	c.known, c.dir = true, m.Dir
+	if env := m.env(); checkEnv(env) == nil {
+		c.env = env
+	}
+}

@@ -1,0 +1,351 @@
+# The interpreter of a context: it runs blocks of code that arrive on a unix socket, one after the
+# other, in one namespace. It needs Python 3.8 and nothing but its standard library. A line with the
+# variable SETUP precedes it. Lines of JSON go both ways; see channel.go.
+import sys
+
+
+def kernel(setup):
+    import ast, base64, builtins, io, json, linecache, os, select, signal, socket, time, traceback, types, __future__
+
+    path, first, stale, max_line = setup["socket"], setup["nonce"], setup["stale"], setup["max_line"]
+    pid = os.getpid()
+    marks = [os.dup(1), os.dup(2)]  # code may close or replace its own
+    listener = socket.socket(socket.AF_UNIX)
+    for old in stale + [path]:
+        try:
+            os.unlink(old)
+        except OSError:
+            pass
+    umask = os.umask(0o177)
+    listener.bind(path)
+    os.umask(umask)
+    listener.listen(8)
+
+    main = types.ModuleType("__main__")
+    main.__builtins__ = builtins
+    sys.modules["__main__"] = main
+    sys.argv = [""]
+    namespace = main.__dict__
+    features = 0
+    for feature in __future__.all_feature_names:
+        features |= getattr(__future__, feature).compiler_flag
+    state = {"conn": None, "running": False, "flags": 0, "loop": None, "rest": b"", "figures": False}
+
+    def send(message):
+        """Sends a line. If that is too long, or can't be JSON, it returns False."""
+        try:
+            line = json.dumps(message, default=str, allow_nan=False).encode() + b"\n"
+        except (TypeError, ValueError, RecursionError):
+            return False
+        if len(line) > max_line:
+            return False
+        try:
+            state["conn"].sendall(line)
+        except (OSError, AttributeError):
+            pass  # the server has gone: another one connects
+        return True
+
+    def mark(nonce):
+        """Marks a place in the output, and returns the sum of the numbers of the outputs that have it."""
+        written = 0
+        for number, (fd, stream) in enumerate(zip(marks, (sys.stdout, sys.stderr)), 1):
+            try:
+                stream.flush()
+            except Exception:
+                pass
+            text = b"\x1e" + nonce.encode() + b"\x1e"
+            try:
+                while text:
+                    text = text[os.write(fd, text):]
+                written += number
+            except OSError:
+                pass
+        return written
+
+    # Values.
+
+    formats = {
+        "text/plain": "text", "text/html": "html", "text/markdown": "markdown", "image/svg+xml": "svg",
+        "text/latex": "latex", "application/javascript": "javascript", "application/json": "json",
+        "image/png": "png", "image/jpeg": "jpeg", "application/pdf": "pdf",
+    }
+    methods = {
+        "_repr_html_": "text/html", "_repr_markdown_": "text/markdown", "_repr_svg_": "image/svg+xml",
+        "_repr_png_": "image/png", "_repr_jpeg_": "image/jpeg", "_repr_pdf_": "application/pdf",
+        "_repr_latex_": "text/latex", "_repr_json_": "application/json", "_repr_javascript_": "application/javascript",
+    }
+    binary = ("png", "jpeg", "pdf")
+
+    def bundle(value):
+        """Returns the formats of a value by their media types."""
+        found = {}
+        special = not isinstance(value, type)
+        if special and callable(getattr(type(value), "_repr_mimebundle_", None)):
+            try:
+                made = value._repr_mimebundle_(include=None, exclude=None)
+                found.update(made[0] if isinstance(made, tuple) else made or {})
+            except NotImplementedError:
+                pass
+        for name, kind in methods.items() if special else ():
+            if kind not in found and callable(getattr(type(value), name, None)):
+                try:
+                    made = getattr(value, name)()
+                except NotImplementedError:
+                    continue
+                if isinstance(made, tuple):  # with metadata
+                    made = made[0]
+                if made is not None:
+                    found[kind] = made
+        if is_figure(value) and "image/png" not in found:
+            found["image/png"] = png(value)
+        if "text/plain" not in found:
+            found["text/plain"] = repr(value)
+        return found
+
+    def display(*values, raw=False, main=False, **ignored):
+        """Displays values, or with raw=True formats by their media types."""
+        for value in values:
+            message = {"output": {"main": main}}
+            out, extra = message["output"], {}
+            for kind, content in (value if raw else bundle(value)).items():
+                field = formats.get(kind)
+                if field in binary:
+                    out[field] = content if isinstance(content, str) else base64.b64encode(content).decode()
+                elif field == "json":
+                    out[field] = content
+                elif field:
+                    out[field] = str(content)
+                elif isinstance(content, (str, int, float, list, dict)):
+                    extra[str(kind)] = content if isinstance(content, str) else json.dumps(content, default=str)
+            if extra:
+                out["extra"] = extra
+            pandas = sys.modules.get("pandas")
+            if not raw and pandas is not None and isinstance(value, getattr(pandas, "DataFrame", ())) and len(value) <= 10000:
+                try:
+                    out["data"] = json.loads(value.to_json(orient="split", date_format="iso"))
+                    out["data"] = {str(c): [row[i] for row in out["data"]["data"]] for i, c in enumerate(out["data"]["columns"])}
+                except Exception:
+                    out.pop("data", None)
+            if not send(message):
+                send({"output": {"main": main, "text": "(%s can't be displayed: it is too large, or not JSON)" % type(value).__name__}, "truncated": True})
+
+    # Figures of matplotlib, if the image has it.
+
+    def is_figure(value):
+        figure = sys.modules.get("matplotlib.figure")
+        return figure is not None and isinstance(value, figure.Figure)
+
+    def png(figure):
+        content = io.BytesIO()
+        figure.savefig(content, format="png", bbox_inches="tight")
+        return content.getvalue()
+
+    def show(*args, **kwargs):
+        """Displays all open figures and closes them. It replaces matplotlib.pyplot.show."""
+        pyplot = sys.modules["matplotlib.pyplot"]
+        for number in pyplot.get_fignums():
+            figure = pyplot.figure(number)
+            if figure.axes or figure.texts:
+                display(figure)
+            pyplot.close(figure)
+
+    class Hook:
+        """Replaces matplotlib.pyplot.show when that is imported."""
+
+        def find_spec(self, name, path=None, target=None):
+            if name != "matplotlib.pyplot":
+                return None
+            import importlib.util
+            sys.meta_path.remove(self)
+            spec = importlib.util.find_spec(name)
+            if spec is None or spec.loader is None:
+                sys.meta_path.insert(0, self)
+                return spec
+            load = spec.loader.exec_module
+
+            def exec_module(module):
+                load(module)
+                module.show = show
+                state["figures"] = True
+
+            spec.loader.exec_module = exec_module
+            return spec
+
+    sys.meta_path.insert(0, Hook())
+    builtins.display = display
+
+    # Runs.
+
+    def on_interrupt(number, frame):
+        if state["running"]:
+            raise KeyboardInterrupt
+
+    def finish(coroutine):
+        """Runs a coroutine to its end, in the event loop that all runs share."""
+        import asyncio
+        loop = state["loop"]
+        if loop is None or loop.is_closed():
+            loop = state["loop"] = asyncio.new_event_loop()
+            asyncio.set_event_loop(loop)
+        task = loop.create_task(coroutine)
+        try:
+            return loop.run_until_complete(task)
+        except KeyboardInterrupt:
+            task.cancel()
+            try:
+                loop.run_until_complete(task)
+            except BaseException:
+                pass
+            raise
+
+    def evaluate(tree, name, mode):
+        flags = state["flags"] | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        code = compile(tree, name, mode, flags, dont_inherit=True)
+        state["flags"] |= code.co_flags & features
+        value = eval(code, namespace)
+        return finish(value) if code.co_flags & 0x80 else value  # CO_COROUTINE
+
+    def execute(source, name):
+        lines = source.splitlines(True)
+        linecache.cache[name] = (len(source), None, lines, name)
+        flags = state["flags"] | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST
+        tree = compile(source, name, "exec", flags, dont_inherit=True)
+        last = None
+        if tree.body and isinstance(tree.body[-1], ast.Expr):
+            last = tree.body.pop()
+        if tree.body:
+            evaluate(tree, name, "exec")
+        if last is None:
+            return
+        value = evaluate(ast.Expression(last.value), name, "eval")
+        end = lines[last.end_lineno - 1].encode()[last.end_col_offset:].lstrip() if last.end_lineno else b""
+        if value is not None:
+            builtins._ = value
+            if not end.startswith(b";"):  # as notebooks have it
+                display(value, main=True)
+
+    def clipped(text, most):
+        return text if len(text) <= most else text[:most // 2] + "\n...\n" + text[-most // 2:]
+
+    def describe(error):
+        """Describes an exception, with the frames of the user's code."""
+        trace = error.__traceback__
+        while trace is not None and not trace.tb_frame.f_code.co_filename.startswith("<run "):
+            trace = trace.tb_next
+        try:
+            value = str(error)
+        except Exception:
+            value = "(its text can't be made)"
+        try:
+            text = "".join(traceback.format_exception(type(error), error, trace))
+        except Exception:
+            text = type(error).__name__ + ": " + value
+        return {"name": type(error).__name__, "value": clipped(value, 32 << 10), "traceback": clipped(text, 64 << 10)}
+
+    def run(request, count):
+        """Runs a block. It returns SystemExit if the code asks for that."""
+        mark(request["begin"])
+        before = {}
+        for name, value in (entry.partition("=")[::2] for entry in request.get("env") or ()):
+            before.setdefault(name, os.environ.get(name))
+            os.environ[name] = value
+        signal.signal(signal.SIGINT, on_interrupt)
+        error = leave = None
+        try:
+            try:
+                state["running"] = True
+                execute(request["code"], "<run %d>" % count)
+                if state["figures"]:
+                    show()
+            finally:
+                state["running"] = False
+        except SystemExit as e:
+            leave = e
+        except BaseException as e:
+            error = describe(e)
+        if os.getpid() != pid:  # a child of os.fork, which has nothing more to do
+            for stream in (sys.stdout, sys.stderr):
+                try:
+                    stream.flush()
+                except Exception:
+                    pass
+            if error:
+                os.write(2, error["traceback"].encode(errors="replace"))
+            os._exit(leave.code if leave and isinstance(leave.code, int) else 1 if error or leave and leave.code else 0)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        if leave is None:
+            send({"done": request["run"], "count": count, "marked": mark(request["run"]), "error": error})
+        return leave
+
+    # The channel.
+
+    def readable():
+        """Waits for a connection or a request, while the event loop goes on."""
+        conn, loop = state["conn"], state["loop"]
+        wanted = [listener] + ([conn] if conn else [])
+        if loop is None or loop.is_closed() or not __import__("asyncio").all_tasks(loop):
+            return select.select(wanted, [], [])[0]
+        ready = []
+        waiting = loop.create_future()
+
+        def came(which):
+            ready.append(which)
+            if not waiting.done():
+                waiting.set_result(None)
+
+        for which in wanted:
+            loop.add_reader(which, came, which)
+        try:
+            loop.run_until_complete(waiting)
+        finally:
+            for which in wanted:
+                loop.remove_reader(which)
+        return ready
+
+    def receive():
+        """Returns the next request. A new connection replaces the one before."""
+        while True:
+            line, newline, rest = state["rest"].partition(b"\n")
+            if newline:
+                state["rest"] = rest
+                return json.loads(line)
+            ready = readable()
+            if listener in ready:
+                if state["conn"]:
+                    state["conn"].close()
+                state["conn"], state["rest"] = listener.accept()[0], b""
+                send({"hello": 1, "dir": setup["dir"], "env": setup["env"], "count": count})
+            elif state["conn"] in ready:
+                try:
+                    part = state["conn"].recv(1 << 16)
+                except OSError:
+                    part = b""
+                if not part:
+                    state["conn"].close()
+                    state["conn"] = None
+                state["rest"] += part
+
+    signal.signal(signal.SIGINT, on_interrupt)
+    count = 0
+    mark(first)
+    while True:
+        try:
+            request = receive()
+            count += 1
+            leave = run(request, count)
+        except KeyboardInterrupt:
+            continue
+        if leave is not None:
+            try:
+                os.unlink(path)
+            except OSError:
+                pass
+            state["conn"].close()
+            raise leave
+
+
+kernel(__import__("json").loads(__import__("base64").b64decode(SETUP)))

@@ -1,0 +1,120 @@
+package interpreter
+
+import (
+	"bytes"
+	"io"
+	"sync"
+	"sync/atomic"
+)
+
+// lane passes one output of an interpreter on, from the mark that begins a run to the one that ends it.
+// What comes before belongs to no run: an earlier server began that, or threads print between runs.
+type lane struct {
+	to     io.Writer // nil: nothing is passed on
+	begin  []byte    // empty: it has begun
+	mark   []byte
+	held   []byte // what may be the begin of the mark
+	over   bool   // the mark has come
+	marked chan struct{}
+	moved  chan struct{} // has room for one: output came
+	closed atomic.Bool   // nothing more is passed on
+}
+
+// newLane returns a lane between the marks with two nonces, of which the first may be empty.
+func newLane(to io.Writer, begin, end string, moved chan struct{}) *lane {
+	l := &lane{to: to, mark: markOf(end), marked: make(chan struct{}), moved: moved}
+	if begin != "" {
+		l.begin = markOf(begin)
+	}
+	return l
+}
+
+func markOf(nonce string) []byte { return []byte("\x1e" + nonce + "\x1e") }
+
+// Write takes output. It never fails: the process must not stop because nobody wants its output.
+func (l *lane) Write(b []byte) (int, error) {
+	n := len(b)
+	if !l.over {
+		l.take(b)
+	}
+	select {
+	case l.moved <- struct{}{}:
+	default:
+	}
+	return n, nil
+}
+
+func (l *lane) take(b []byte) {
+	if len(l.held) > 0 {
+		b = append(l.held, b...)
+		l.held = nil
+	}
+	if len(l.begin) > 0 {
+		_, after, found := bytes.Cut(b, l.begin)
+		if !found {
+			l.held = bytes.Clone(b[max(0, len(b)-len(l.begin)+1):])
+			return
+		}
+		b, l.begin = after, nil
+	}
+	if before, _, found := bytes.Cut(b, l.mark); found {
+		l.pass(before)
+		l.over = true
+		close(l.marked)
+		return
+	}
+	end := len(b)
+	tail := max(0, len(b)-len(l.mark)+1)
+	for i := tail; i < len(b); i++ {
+		if bytes.HasPrefix(l.mark, b[i:]) {
+			end = i
+			break
+		}
+	}
+	l.pass(b[:end])
+	l.held = bytes.Clone(b[end:])
+}
+
+// flush passes on what was held when no more comes.
+func (l *lane) flush() {
+	if !l.over && len(l.begin) == 0 {
+		l.pass(l.held)
+		l.held = nil
+	}
+}
+
+func (l *lane) pass(b []byte) {
+	if len(b) == 0 || l.to == nil || l.closed.Load() {
+		return
+	}
+	if _, err := l.to.Write(b); err != nil {
+		l.to = nil
+	}
+}
+
+// tail keeps the last bytes that are written to it.
+type tail struct {
+	mu   sync.Mutex
+	kept []byte
+}
+
+// maxTail bounds what a tail keeps, in bytes.
+const maxTail = 4 << 10
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.kept = append(t.kept, b...)
+	if over := len(t.kept) - maxTail; over > 0 {
+		t.kept = t.kept[:copy(t.kept, t.kept[over:])]
+	}
+	return len(b), nil
+}
+
+// last returns the last line that is not empty.
+func (t *tail) last() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	text := bytes.TrimSpace(t.kept)
+	return string(text[bytes.LastIndexByte(text, '\n')+1:])
+}

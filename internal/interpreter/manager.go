@@ -1,0 +1,256 @@
+package interpreter
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
+)
+
+// Place is a sandbox as contexts need it.
+type Place interface {
+	// Start starts a process in the background.
+	Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error)
+
+	// Processes lists the processes, oldest first.
+	Processes(ctx context.Context) ([]sandpit.ProcessInfo, error)
+
+	// Process returns a process that was started earlier. It does not keep the sandbox from being idle.
+	Process(id string) (sandpit.Process, error)
+
+	// Follow passes the output of a process on, from now on. The process waits for the writers,
+	// and nothing is lost. done is closed when all has been passed on after the end of the
+	// process, or after leave was called.
+	Follow(id string, stdout, stderr io.Writer) (done <-chan struct{}, leave func(), err error)
+
+	// Full reports whether the output of a process has reached its limit, so that more is dropped.
+	Full(id string) bool
+
+	// DialUnix connects to a unix socket.
+	DialUnix(ctx context.Context, path string) (net.Conn, error)
+
+	// Charge charges memory to the sandbox, in bytes; a negative number returns it.
+	Charge(n int64) error
+}
+
+// Manager has the contexts of a sandbox.
+type Manager struct {
+	place Place
+
+	mu       sync.Mutex
+	loaded   bool     // the contexts of earlier servers were found
+	contexts []*state // oldest first
+}
+
+// New returns the contexts of a sandbox.
+func New(place Place) *Manager { return &Manager{place: place} }
+
+// socketPrefix begins the paths of sockets.
+const socketPrefix = "/tmp/.sandpit-"
+
+// random returns a random text for a nonce or a name.
+func random() string {
+	b := make([]byte, 16)
+	_, _ = rand.Read(b) // which never fails
+	return hex.EncodeToString(b)
+}
+
+func checkID(id string) error {
+	if id == "" || len(id) > sandpit.MaxContextID || strings.Trim(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") != "" || strings.ContainsAny(id[:1], "._-") {
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "%.80q can't be the ID of a context", id), "use letters, digits, \".\", \"_\" and \"-\", beginning with a letter or digit")
+	}
+	return nil
+}
+
+// load finds the contexts that an earlier server has left. Precondition: m.mu is held.
+func (m *Manager) load(ctx context.Context) error {
+	if m.loaded {
+		return nil
+	}
+	all, err := m.place.Processes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, info := range all {
+		l, id, socket, ok := parseCommand(info.Argv)
+		if !ok || info.Result != nil || info.ArgvCut || !info.Background {
+			continue
+		}
+		p, err := m.place.Process(info.ID)
+		if err != nil {
+			continue // it has just ended
+		}
+		c := m.find(id)
+		if c == nil {
+			if len(m.contexts) == sandpit.MaxContexts {
+				continue
+			}
+			c = m.add(id, l, "", nil, info.StartedAt)
+			c.known = false
+		}
+		c.mu.Lock()
+		c.is = newInstance(p, socket)
+		c.mu.Unlock()
+	}
+	m.loaded = true
+	return nil
+}
+
+// find returns a context, or nil. Precondition: m.mu is held.
+func (m *Manager) find(id string) *state {
+	for _, c := range m.contexts {
+		if c.id == id {
+			return c
+		}
+	}
+	return nil
+}
+
+// add adds a context. Precondition: m.mu is held.
+func (m *Manager) add(id string, l language, dir string, env []string, created time.Time) *state {
+	c := &state{m: m, id: id, language: l, dir: dir, env: env, known: true, created: created, turn: make(chan struct{}, 1), gone: make(chan struct{})}
+	m.contexts = append(m.contexts, c)
+	return c
+}
+
+func (m *Manager) create(id string, l language, dir string, env []string) (*state, error) {
+	if len(m.contexts) >= sandpit.MaxContexts {
+		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "the sandbox has %d contexts, which is the most", len(m.contexts)), "remove contexts that are no longer needed")
+	}
+	return m.add(id, l, dir, env, time.Now()), nil
+}
+
+// get returns a context by its ID.
+func (m *Manager) get(ctx context.Context, id string) (*state, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.load(ctx); err != nil {
+		return nil, err
+	}
+	if c := m.find(id); c != nil {
+		return c, nil
+	}
+	return nil, fault.Errorf(sandpit.ErrNotFound, "the sandbox has no context %.80q", id)
+}
+
+// forRun returns the context of a run, and creates the default context of a language.
+func (m *Manager) forRun(ctx context.Context, id, name string) (*state, error) {
+	if id != "" {
+		c, err := m.get(ctx, id)
+		if err == nil && name != "" && name != c.language.name {
+			err = fault.Errorf(sandpit.ErrInvalid, "the context %q is for %s, not for %.40q", id, c.language.name, name)
+		}
+		return c, err
+	}
+	l, err := languageOf(name)
+	if err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.load(ctx); err != nil {
+		return nil, err
+	}
+	if c := m.find(l.name); c != nil {
+		return c, nil
+	}
+	return m.create(l.name, l, "", nil)
+}
+
+// Create creates a context and starts its interpreter. See sandpit.Coder.
+func (m *Manager) Create(ctx context.Context, spec sandpit.NewContext) (sandpit.CodeContext, error) {
+	l, err := languageOf(spec.Language)
+	if err != nil {
+		return sandpit.CodeContext{}, err
+	}
+	id := cmp.Or(spec.ID, random())
+	if err := checkID(id); err != nil {
+		return sandpit.CodeContext{}, err
+	}
+	if err := checkEnv(spec.Env); err != nil {
+		return sandpit.CodeContext{}, err
+	}
+	m.mu.Lock()
+	err = m.load(ctx)
+	if err == nil && m.find(id) != nil {
+		err = fault.Errorf(sandpit.ErrExists, "the sandbox has a context %q already", id)
+	}
+	var c *state
+	if err == nil {
+		c, err = m.create(id, l, spec.Dir, slices.Clone(spec.Env))
+	}
+	m.mu.Unlock()
+	if err != nil {
+		return sandpit.CodeContext{}, err
+	}
+	if err := c.enter(ctx); err != nil {
+		return sandpit.CodeContext{}, err
+	}
+	defer c.leave()
+	if _, err := c.running(ctx); err != nil {
+		m.forget(c)
+		return sandpit.CodeContext{}, err
+	}
+	return c.describe(), nil
+}
+
+// Contexts lists the contexts. See sandpit.Coder.
+func (m *Manager) Contexts(ctx context.Context) ([]sandpit.CodeContext, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.load(ctx); err != nil {
+		return nil, err
+	}
+	all := make([]sandpit.CodeContext, 0, len(m.contexts))
+	for _, c := range m.contexts {
+		all = append(all, c.describe())
+	}
+	return all, nil
+}
+
+// Interrupt interrupts the present run of a context. See sandpit.Coder.
+func (m *Manager) Interrupt(ctx context.Context, id string) error {
+	c, err := m.get(ctx, id)
+	if err != nil {
+		return err
+	}
+	return c.interrupt(ctx)
+}
+
+// Restart kills the interpreter of a context. See sandpit.Coder.
+func (m *Manager) Restart(ctx context.Context, id string) error {
+	c, err := m.get(ctx, id)
+	if err != nil {
+		return err
+	}
+	return c.kill(ctx, "the context was restarted")
+}
+
+// Remove removes a context. See sandpit.Coder.
+func (m *Manager) Remove(ctx context.Context, id string) error {
+	c, err := m.get(ctx, id)
+	if err != nil {
+		return err
+	}
+	m.forget(c)
+	return c.kill(ctx, "the context was removed")
+}
+
+// forget takes a context off the list. Runs that wait for it fail.
+func (m *Manager) forget(c *state) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if i := slices.Index(m.contexts, c); i >= 0 {
+		m.contexts = slices.Delete(m.contexts, i, i+1)
+		close(c.gone)
+	}
+}

@@ -1,0 +1,316 @@
+package interpreter
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
+)
+
+func checkEnv(env []string) error {
+	for _, v := range env {
+		if i := strings.IndexByte(v, '='); i <= 0 || strings.Contains(v, "\x00") {
+			return fault.Errorf(sandpit.ErrInvalid, "%.80q is not a variable of the form NAME=VALUE", v)
+		}
+	}
+	return nil
+}
+
+// Run runs code. See sandpit.Coder.
+func (m *Manager) Run(ctx context.Context, code sandpit.Code) (sandpit.CodeResult, error) {
+	switch {
+	case len(code.Source) > sandpit.MaxCode:
+		return sandpit.CodeResult{}, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "the code is longer than %d MiB", sandpit.MaxCode>>20), "put data into files of the sandbox")
+	case !utf8.ValidString(code.Source):
+		return sandpit.CodeResult{}, fault.Errorf(sandpit.ErrInvalid, "the code is not UTF-8")
+	case code.Timeout < 0:
+		return sandpit.CodeResult{}, fault.Errorf(sandpit.ErrInvalid, "the timeout is negative")
+	}
+	if err := checkEnv(code.Env); err != nil {
+		return sandpit.CodeResult{}, err
+	}
+	c, err := m.forRun(ctx, code.Context, code.Language)
+	if err != nil {
+		return sandpit.CodeResult{}, err
+	}
+	if err := c.enter(ctx); err != nil {
+		return sandpit.CodeResult{}, err
+	}
+	defer c.leave()
+	is, err := c.running(ctx)
+	if err != nil {
+		return sandpit.CodeResult{}, err
+	}
+	r := &run{c: c, is: is, code: code, nonce: random(), moved: make(chan struct{}, 1)}
+	return r.do(ctx)
+}
+
+// run is a run of code in an interpreter.
+type run struct {
+	c     *state
+	is    *instance
+	code  sandpit.Code
+	nonce string
+
+	moved    chan struct{} // output came
+	stopping atomic.Bool   // it was interrupted: if it has not begun yet, it does not begin
+	silenced atomic.Bool   // the caller wants nothing more
+
+	mu    sync.Mutex
+	conn  net.Conn // nil: not dialled yet
+	lanes []*lane
+	all   <-chan struct{} // closed when all output has been passed on
+	leave func()
+
+	// Of what came on the channel. Set when talk has returned.
+	outputs   int
+	truncated bool
+	done      *message
+	err       error
+}
+
+// errNotBegun is the error of a channel whose run was called off before it began.
+var errNotBegun = errors.New("the run was called off before it began")
+
+// do carries the run out. The caller has the turn.
+func (r *run) do(ctx context.Context) (res sandpit.CodeResult, err error) {
+	began := time.Now()
+	res.Context = r.c.id
+	r.c.mu.Lock()
+	if r.c.lost != "" {
+		res.Restarted = "the interpreter was started again without its state: " + r.c.lost
+		r.c.lost = ""
+	}
+	r.c.mu.Unlock()
+	r.c.activate(r.is)
+	defer r.c.activate(nil)
+
+	// Neither the code nor the caller must hold the end of the run up: the channel has a goroutine.
+	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		r.err = r.talk(inner)
+	}()
+	defer r.end(cancel)
+	ended, timedOut, err := r.await(ctx, over)
+	res.TimedOut, res.Wall = timedOut, time.Since(began)
+	if err != nil {
+		return res, err
+	}
+	if ended {
+		if err := r.drain(ctx, over); err != nil {
+			return res, err
+		}
+		if r.is.err != nil {
+			return res, r.is.err
+		}
+		res.Ended = r.is.why()
+	}
+	res.Truncated = r.truncated || r.c.m.place.Full(r.is.process.ID())
+	if r.err == errNotBegun && !ended {
+		return res, fault.Errorf(sandpit.ErrUnavailable, "the context %q was busy with an earlier run until the timeout", r.c.id)
+	}
+	if d := r.done; d != nil {
+		res.Run = max(0, d.Count)
+		if d.Error != nil {
+			res.Error = (*sandpit.CodeError)(d.Error)
+		}
+	}
+	return res, nil
+}
+
+// await waits until the run is over or its interpreter has ended. At the timeout, and if ctx ends, it
+// interrupts the run, and later kills the interpreter. The error is that of ctx or the sandbox.
+func (r *run) await(ctx context.Context, over <-chan struct{}) (ended, timedOut bool, err error) {
+	var limit, last <-chan time.Time
+	if r.code.Timeout > 0 {
+		limit = time.After(r.code.Timeout)
+	}
+	called, complete := ctx.Done(), make(chan struct{})
+	why := ""
+	stop := func() error {
+		r.stopping.Store(true)
+		last = time.After(grace)
+		why = "the interpreter was killed because it went on after it had been interrupted"
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), killPatience)
+		defer cancel()
+		return r.c.interrupt(undo)
+	}
+	for {
+		select {
+		case <-over:
+			over = nil
+			switch {
+			case r.done != nil:
+				go r.marked(complete)
+			case r.err == errNotBegun:
+				return false, timedOut, ctx.Err()
+			case last == nil:
+				wait := grace // it is about to end
+				if r.err != io.EOF && r.err != io.ErrUnexpectedEOF {
+					wait = 0
+				}
+				last = time.After(wait)
+				why = "the interpreter was killed because its channel broke: " + r.err.Error()
+			}
+		case <-complete:
+			return false, timedOut, ctx.Err()
+		case <-r.is.exited:
+			return true, timedOut, ctx.Err()
+		case <-limit:
+			limit, timedOut = nil, true
+			err = stop()
+		case <-called:
+			called = nil
+			err = stop()
+		case <-last:
+			last = nil
+			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), killPatience)
+			err = r.is.kill(undo, why)
+			cancel()
+		}
+		if err != nil {
+			return false, timedOut, err
+		}
+	}
+}
+
+// marked closes complete when the outputs have passed their marks on, or never will because their
+// limit is reached.
+func (r *run) marked(complete chan<- struct{}) {
+	defer close(complete)
+	for i, l := range r.lanes {
+		if r.done.Marked&(i+1) == 0 {
+			continue
+		}
+		for wait := true; wait && !r.silenced.Load(); {
+			select {
+			case <-l.marked:
+				wait = false
+			default:
+				if r.c.m.place.Full(r.is.process.ID()) {
+					return
+				}
+				select {
+				case <-l.marked:
+				case <-r.moved:
+				case <-r.all: // it has left, or the process has ended
+					return
+				}
+			}
+		}
+	}
+}
+
+// drain waits for the rest of what an interpreter that has ended has sent.
+func (r *run) drain(ctx context.Context, over <-chan struct{}) error {
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), killPatience)
+	defer cancel()
+	_ = r.is.process.Kill(undo) // children may hold its channel open
+	r.mu.Lock()
+	conn, all := r.conn, r.all
+	r.mu.Unlock()
+	if conn != nil {
+		_ = conn.SetReadDeadline(time.Now().Add(grace))
+	}
+	for _, wait := range []<-chan struct{}{all, over} {
+		if wait == nil {
+			continue
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	for _, l := range r.lanes {
+		l.flush()
+	}
+	return nil
+}
+
+// end ends everything that the run has begun.
+func (r *run) end(cancel func()) {
+	cancel()
+	r.silenced.Store(true)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, l := range r.lanes {
+		l.closed.Store(true)
+	}
+	if r.leave != nil {
+		r.leave()
+	}
+	if r.conn != nil {
+		_ = r.conn.Close()
+	}
+}
+
+// talk has the code run, over a channel of its own, until that is done or breaks.
+func (r *run) talk(ctx context.Context) error {
+	conn, err := r.c.m.place.DialUnix(ctx, r.is.socket)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.conn = conn
+	r.mu.Unlock()
+	if ctx.Err() != nil {
+		_ = conn.Close()
+		return ctx.Err()
+	}
+	in := newReader(conn, r.c.m.place.Charge)
+	hello, release, err := in.next()
+	if err != nil {
+		return err
+	}
+	r.c.learn(&hello)
+	release()
+	r.mu.Lock()
+	begin := random()
+	r.lanes = []*lane{newLane(r.code.Stdout, begin, r.nonce, r.moved), newLane(r.code.Stderr, begin, r.nonce, r.moved)}
+	r.all, r.leave, err = r.c.m.place.Follow(r.is.process.ID(), r.lanes[0], r.lanes[1])
+	r.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	line, err := json.Marshal(request{Begin: begin, Run: r.nonce, Code: r.code.Source, Env: r.code.Env})
+	if err != nil {
+		return err
+	}
+	if r.stopping.Load() {
+		return errNotBegun
+	}
+	if _, err := conn.Write(append(line, '\n')); err != nil {
+		return err
+	}
+	for {
+		m, release, err := in.next()
+		if err != nil {
+			return err
+		}
+		r.truncated = r.truncated || m.Truncated
+		if m.Output != nil {
+			if r.outputs++; r.outputs > sandpit.MaxCodeOutputs {
+				r.truncated = true
+			} else if r.code.Output != nil && !r.silenced.Load() {
+				r.code.Output(m.Output.sandpit())
+			}
+		}
+		release()
+		if m.Done == r.nonce {
+			r.done = &m
+			return nil
+		}
+	}
+}

@@ -1,0 +1,487 @@
+package sandpittest
+
+import (
+	"bytes"
+	"context"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+var codeProperties = []property{
+	{"a context keeps its state, and the value of the last expression is displayed", testCodeState},
+	{"RunCode passes on all output, also of children and threads, before it returns", testCodeOutput},
+	{"values are displayed in rich formats", testCodeFormats},
+	{"an error of code has a name, a value and a traceback of its lines", testCodeError},
+	{"code awaits at its top level, and tasks go on", testCodeAwait},
+	{"input is at its end", testCodeInput},
+	{"an interpreter that ends says why, and the next run begins afresh", testCodeEnds},
+	{"a timeout interrupts a run, which keeps the state", testCodeTimeout},
+	{"a run that its caller leaves is interrupted", testCodeLeft},
+	{"runs in one context are queued, those in several are parallel", testCodeQueue},
+	{"contexts are created, listed, restarted, interrupted and removed", testContexts},
+	{"what the code does to its channel does not hold RunCode up", testCodeChannel},
+	{"a bad request for code is refused", testBadCode},
+}
+
+// coded is what a run has produced.
+type coded struct {
+	sandpit.CodeResult
+	stdout, stderr string
+	outputs        []sandpit.CodeOutput
+}
+
+// text returns the displayed texts.
+func (c coded) text() string {
+	var all []string
+	for _, o := range c.outputs {
+		all = append(all, o.Text)
+	}
+	return strings.Join(all, "|")
+}
+
+// coder returns a sandbox with python3.
+func coder(t *testing.T, e *env) sandpit.Sandbox {
+	t.Helper()
+	sb := e.sandbox(t, sandpit.Spec{})
+	if !run(t, sb, sandpit.Command{Script: "command -v python3"}).Success() {
+		if _, err := exec.LookPath("python3"); err == nil && state(t, sb, sandpit.StateRunning).Image == "host" {
+			t.Fatal("python3 of this machine is not in the sandbox")
+		}
+		_, err := sb.RunCode(guarded(t), sandpit.Code{Source: "1"})
+		wantKind(t, err, sandpit.ErrNotFound)
+		t.Skip("the image has no python3 to run code: a machine that has one runs this in its host image")
+	}
+	return sb
+}
+
+// runCode runs code and collects its output.
+func runCode(ctx context.Context, sb sandpit.Sandbox, code sandpit.Code) (c coded, err error) {
+	var stdout, stderr written
+	var mu sync.Mutex
+	code.Stdout, code.Stderr = &stdout, &stderr
+	code.Output = func(o sandpit.CodeOutput) {
+		o.PNG = bytes.Clone(o.PNG)
+		mu.Lock()
+		defer mu.Unlock()
+		c.outputs = append(c.outputs, o)
+	}
+	c.CodeResult, err = sb.RunCode(ctx, code)
+	mu.Lock()
+	defer mu.Unlock()
+	c.stdout, c.stderr = stdout.String(), stderr.String()
+	return c, err
+}
+
+// runs runs code in the default context.
+func runs(t *testing.T, sb sandpit.Sandbox, source string) coded {
+	t.Helper()
+	return runsIn(t, sb, sandpit.Code{Source: source})
+}
+
+func runsIn(t *testing.T, sb sandpit.Sandbox, code sandpit.Code) coded {
+	t.Helper()
+	c, err := runCode(guarded(t), sb, code)
+	if err != nil {
+		t.Fatalf("running %q: %v (hint: %s)", code.Source, err, sandpit.Hint(err))
+	}
+	return c
+}
+
+func testCodeState(t *testing.T, e *env) {
+	sb := coder(t, e)
+	for i, step := range []struct{ source, text string }{
+		{"x = 20\ndef f(n):\n    return n + 1\n\nclass A:\n\n    def g(self): return 'ü'", ""},
+		{"x + f(x) + 1", "42"},
+		{"import math\nmath.floor(2.5); x", "20"},
+		{"x;", ""},
+		{"None", ""},
+		{"", ""},
+		{"A().g()", "'ü'"},
+		{"_ * 2", "'üü'"},
+		{"import pickle\npickle.loads(pickle.dumps(A())).g()", "'ü'"},
+		{"from __future__ import annotations", ""},
+		{"def h(a: missing): pass\nh.__annotations__['a']", "'missing'"},
+	} {
+		got := runs(t, sb, step.source)
+		if !got.Success() || got.text() != step.text || got.stdout+got.stderr != "" || got.Run != i+1 || got.Context != sandpit.Python || got.Restarted != "" {
+			t.Errorf("%q: %+v", step.source, got)
+		}
+		if len(got.outputs) > 0 && !got.outputs[0].Main {
+			t.Errorf("%q: its value is not the main output", step.source)
+		}
+	}
+	got := runsIn(t, sb, sandpit.Code{Source: "import os\nos.environ['A'], x", Env: []string{"A=b=c"}})
+	if got.text() != "('b=c', 20)" {
+		t.Errorf("with a variable: %+v", got)
+	}
+	if got := runs(t, sb, "os.environ.get('A')"); got.text() != "" {
+		t.Errorf("after that run the variable is %q", got.text())
+	}
+}
+
+func testCodeOutput(t *testing.T, e *env) {
+	sb := coder(t, e)
+	got := runs(t, sb, `
+import os, subprocess, sys, threading
+print("one")
+sys.stderr.write("warn")
+subprocess.run(["sh", "-c", "echo two"])
+os.system("printf three")
+t = threading.Thread(target=lambda: print("four", end=""))
+t.start(); t.join()
+os.write(1, b"\xff")
+`)
+	if want := "one\ntwo\nthreefour\xff"; !got.Success() || got.stdout != want || got.stderr != "warn" {
+		t.Errorf("%+v", got)
+	}
+	const size = 8 << 20
+	got = runs(t, sb, "for i in range(128): os.write(1, b'x' * 65536)")
+	if len(got.stdout) != size || got.Truncated || strings.Trim(got.stdout, "x") != "" {
+		t.Errorf("%d bytes of %d came: %+v", len(got.stdout), size, got.CodeResult)
+	}
+	if got := runs(t, sb, "1"); got.stdout != "" {
+		t.Errorf("the next run has %q", got.stdout)
+	}
+}
+
+func testCodeFormats(t *testing.T, e *env) {
+	sb := coder(t, e)
+	got := runs(t, sb, `
+class All:
+    def __repr__(self): return "plain"
+    def _repr_html_(self): return "<b>"
+    def _repr_markdown_(self): return "*m*"
+    def _repr_svg_(self): return "<svg/>"
+    def _repr_latex_(self): return "$l$"
+    def _repr_png_(self): return b"\x89PNG"
+    def _repr_jpeg_(self): return b"\xff\xd8", {"width": 1}
+    def _repr_pdf_(self): return b"%PDF"
+    def _repr_json_(self): return {"a": [1, None]}
+    def _repr_javascript_(self): return "js()"
+class Bundle:
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return {"text/plain": "bundled", "application/x-own": {"b": 1}}
+display("first", 2)
+display({"text/html": "<i>"}, raw=True)
+display(Bundle())
+All()
+`)
+	if !got.Success() || len(got.outputs) != 5 || got.text() != "'first'|2||bundled|plain" {
+		t.Fatalf("%+v", got)
+	}
+	all := got.outputs[4]
+	if !all.Main || all.HTML != "<b>" || all.Markdown != "*m*" || all.SVG != "<svg/>" || all.LaTeX != "$l$" || all.JavaScript != "js()" ||
+		string(all.PNG) != "\x89PNG" || string(all.JPEG) != "\xff\xd8" || string(all.PDF) != "%PDF" || string(all.JSON) != `{"a":[1,null]}` && string(all.JSON) != `{"a": [1, null]}` {
+		t.Errorf("%+v", all)
+	}
+	if got.outputs[2].HTML != "<i>" || got.outputs[2].Main || got.outputs[3].Extra["application/x-own"] != `{"b": 1}` {
+		t.Errorf("%+v", got.outputs)
+	}
+	if got := runs(t, sb, "'x' * (20 << 20)"); !got.Success() || !got.Truncated || len(got.outputs) != 1 || !strings.Contains(got.text(), "str can't be displayed") {
+		t.Errorf("of a long value comes %.200s, %+v", got.text(), got.CodeResult)
+	}
+	if got := runs(t, sb, "display({'application/json': float('nan')}, raw=True)\nfor i in range(1010): display(i)"); !got.Success() || !got.Truncated || len(got.outputs) != sandpit.MaxCodeOutputs {
+		t.Errorf("of many values come %d, %+v", len(got.outputs), got.CodeResult)
+	}
+}
+
+func testCodeError(t *testing.T, e *env) {
+	sb := coder(t, e)
+	for source, want := range map[string]struct {
+		name, value string
+		in, notIn   string
+	}{
+		"x = 1\nx / 0":                         {"ZeroDivisionError", "division by zero", "line 2, in <module>\n    x / 0", "execute"},
+		"def f():\n  raise KeyError('k')\nf()": {"KeyError", "'k'", "line 2, in f\n    raise KeyError('k')", "execute"},
+		"print('before'":                       {"SyntaxError", "", "print('before'", "compile"},
+		"raise KeyboardInterrupt":              {"KeyboardInterrupt", "", "KeyboardInterrupt", "execute"},
+		"class E(Exception):\n  def __str__(self): raise self\nraise E": {"E", "(its text can't be made)", "", ""},
+		"def r(): r()\nr()": {"RecursionError", "", "Recursion", "execute"},
+		"await 1":           {"TypeError", "", "await 1", "evaluate"},
+	} {
+		got := runs(t, sb, source)
+		if er := got.Error; er == nil || er.Name != want.name || !strings.Contains(er.Value, want.value) || !strings.Contains(er.Traceback, want.in) ||
+			want.notIn != "" && strings.Contains(er.Traceback, want.notIn) || got.Ended != "" || got.Success() {
+			t.Errorf("%q: %+v, error %+v", source, got, er)
+		}
+	}
+	if got := runs(t, sb, "x"); got.text() != "1" {
+		t.Errorf("after the errors x is %q", got.text())
+	}
+}
+
+func testCodeAwait(t *testing.T, e *env) {
+	sb := coder(t, e)
+	got := runs(t, sb, `
+import asyncio
+async def slow(n):
+    await asyncio.sleep(0)
+    return n
+y = await slow(40)
+async with asyncio.Lock():
+    y += 1
+ticks = []
+async def ticker():
+    while True:
+        ticks.append(1)
+        await asyncio.sleep(0.001)
+task = asyncio.create_task(ticker())
+y + await slow(1)
+`)
+	if !got.Success() || got.text() != "42" {
+		t.Errorf("%+v, error %+v", got, got.Error)
+	}
+	eventually(t, "a task goes on between runs", func() bool { return runs(t, sb, "len(ticks) > 20").text() == "True" })
+	if got := runs(t, sb, "asyncio.run(slow(7))"); !got.Success() || got.text() != "7" {
+		t.Errorf("asyncio.run: %+v, error %+v", got, got.Error)
+	}
+}
+
+func testCodeInput(t *testing.T, e *env) {
+	got := runs(t, coder(t, e), "import sys\nprint(repr(sys.stdin.read()))\ninput()")
+	if got.stdout != "''\n" || got.Error == nil || got.Error.Name != "EOFError" {
+		t.Errorf("%+v, error %+v", got, got.Error)
+	}
+}
+
+func testCodeEnds(t *testing.T, e *env) {
+	sb := coder(t, e)
+	for _, step := range []struct{ source, why string }{
+		{"print('last', end='')\nexit(3)", "the interpreter exited with code 3"},
+		{"import os\nos.write(1, b'last')\nos._exit(4)", "the interpreter exited with code 4"},
+		{"import os, signal\nos.write(1, b'last')\nos.kill(os.getpid(), signal.SIGSEGV)", "the interpreter was killed by signal 11 (segmentation fault)"},
+		{"import os\nif os.fork() == 0:\n  import time\n  time.sleep(1000)\nos.write(1, b'last')\nos._exit(5)", "the interpreter exited with code 5"},
+	} {
+		if got := runs(t, sb, "x = 1"); !got.Success() {
+			t.Errorf("%+v", got)
+		}
+		got := runs(t, sb, step.source)
+		if got.Ended != step.why || got.stdout != "last" || got.Success() || got.Error != nil {
+			t.Errorf("%q: %+v", step.source, got)
+		}
+		got = runs(t, sb, "'x' in globals()")
+		if !got.Success() || got.text() != "False" || !strings.HasSuffix(got.Restarted, step.why) || got.Run != 1 {
+			t.Errorf("after %q: %+v", step.source, got)
+		}
+	}
+	// A child that comes back from the code does not go on as the interpreter.
+	got := runs(t, sb, "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\nprint('parent' if pid else 'child')")
+	if !got.Success() || got.stdout != "child\nparent\n" {
+		t.Errorf("fork: %+v", got)
+	}
+	if got := runs(t, sb, "pid > 0"); got.text() != "True" || got.Restarted != "" {
+		t.Errorf("after fork: %+v", got)
+	}
+}
+
+func testCodeTimeout(t *testing.T, e *env) {
+	sb := coder(t, e)
+	runs(t, sb, "x = 1\nimport os, time")
+	for _, source := range []string{"while True: pass", "time.sleep(1000)", "os.system('sleep 1000')", "import asyncio\nawait asyncio.sleep(1000)"} {
+		got := runsIn(t, sb, sandpit.Code{Source: source, Timeout: 200 * time.Millisecond})
+		if !got.TimedOut || got.Ended != "" || got.Success() {
+			t.Errorf("%q: %+v", source, got)
+		}
+	}
+	if got := runs(t, sb, "x"); got.text() != "1" {
+		t.Errorf("after interrupts x is %q", got.text())
+	}
+}
+
+func testCodeLeft(t *testing.T, e *env) {
+	sb := coder(t, e)
+	runs(t, sb, "x = 1")
+	ctx, cancel := context.WithCancel(guarded(t))
+	var out written
+	go func() {
+		for !strings.Contains(out.String(), "begun") && ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		cancel()
+	}()
+	_, err := sb.RunCode(ctx, sandpit.Code{Source: "print('begun')\nwhile True: pass", Stdout: &out})
+	wantKind(t, err, context.Canceled)
+	if got := runs(t, sb, "x"); got.text() != "1" {
+		t.Errorf("after that x is %q: %+v", got.text(), got)
+	}
+}
+
+func testCodeQueue(t *testing.T, e *env) {
+	sb := coder(t, e)
+	runs(t, sb, "all = []")
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			got, err := runCode(guarded(t), sb, sandpit.Code{Source: "import time\nn = len(all)\ntime.sleep(0.01)\nall.append(n)\nprint(n)"})
+			if err != nil || !got.Success() || len(got.stdout) != 2 {
+				t.Errorf("%+v, %v", got, err)
+			}
+		})
+	}
+	wg.Wait()
+	if got := runs(t, sb, "all"); got.text() != "[0, 1, 2, 3, 4, 5, 6, 7]" {
+		t.Errorf("they ran as %s", got.text())
+	}
+	// Two contexts that wait for each other end only if they run at the same time.
+	for _, pair := range [][2]string{{"a", "b"}, {"b", "a"}} {
+		wg.Go(func() {
+			source := "import os, time\nopen('/tmp/" + pair[0] + "', 'w').close()\nwhile not os.path.exists('/tmp/" + pair[1] + "'): time.sleep(0.01)"
+			if _, err := sb.CreateContext(guarded(t), sandpit.NewContext{ID: pair[0]}); err != nil {
+				t.Error(err)
+				return
+			}
+			if got, err := runCode(guarded(t), sb, sandpit.Code{Source: source, Context: pair[0]}); err != nil || !got.Success() {
+				t.Errorf("%+v, %v", got, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func testContexts(t *testing.T, e *env) {
+	sb := coder(t, e)
+	if all, err := sb.Contexts(guarded(t)); err != nil || len(all) != 0 {
+		t.Errorf("at first there are %+v, %v", all, err)
+	}
+	runs(t, sb, "x = 1")
+	made, err := sb.CreateContext(guarded(t), sandpit.NewContext{ID: "own", Language: sandpit.Python, Dir: "/tmp", Env: []string{"A=b"}})
+	must(t, err)
+	if made.ID != "own" || made.Language != sandpit.Python || made.Dir != "/tmp" || made.Process == "" || made.CreatedAt.IsZero() {
+		t.Errorf("made %+v", made)
+	}
+	other, err := sb.CreateContext(guarded(t), sandpit.NewContext{})
+	must(t, err)
+	_, err = sb.CreateContext(guarded(t), sandpit.NewContext{ID: "own"})
+	wantKind(t, err, sandpit.ErrExists)
+	own := func(source string) coded {
+		t.Helper()
+		return runsIn(t, sb, sandpit.Code{Source: source, Context: "own"})
+	}
+	if got := own("import os\nx = 2\nos.getcwd(), os.environ['A']"); got.text() != "('/tmp', 'b')" || got.Context != "own" {
+		t.Errorf("%+v", got)
+	}
+	if got := runs(t, sb, "x"); got.text() != "1" {
+		t.Errorf("the other context has x = %s", got.text())
+	}
+	all, err := sb.Contexts(guarded(t))
+	must(t, err)
+	if len(all) != 3 || all[0].ID != sandpit.Python || all[1].ID != "own" || all[2].ID != other.ID || all[1].Process != made.Process || all[1].Busy {
+		t.Errorf("listed are %+v", all)
+	}
+	// An interrupt ends the run and keeps the state.
+	must(t, sb.InterruptContext(guarded(t), "own")) // there is none yet
+	var out written
+	ended := make(chan coded, 1)
+	go func() {
+		var c coded
+		var err error
+		if c.CodeResult, err = sb.RunCode(guarded(t), sandpit.Code{Source: "print('begun')\nwhile True: pass", Context: "own", Stdout: &out}); err != nil {
+			t.Error(err)
+		}
+		ended <- c
+	}()
+	eventually(t, "the run has begun", func() bool { return strings.Contains(out.String(), "begun") })
+	all, err = sb.Contexts(guarded(t))
+	if err != nil || !all[1].Busy {
+		t.Errorf("during the run there are %+v, %v", all, err)
+	}
+	must(t, sb.InterruptContext(guarded(t), "own"))
+	if got := <-ended; got.Error == nil || got.Error.Name != "KeyboardInterrupt" || got.TimedOut || got.Ended != "" {
+		t.Errorf("interrupted: %+v", got)
+	}
+	if got := own("x"); got.text() != "2" {
+		t.Errorf("then x is %q", got.text())
+	}
+	// A restart ends the run and loses the state, and keeps the directory and the variables.
+	out = written{}
+	go func() {
+		var c coded
+		var err error
+		if c.CodeResult, err = sb.RunCode(guarded(t), sandpit.Code{Source: "print('begun')\nwhile True: pass", Context: "own", Stdout: &out}); err != nil {
+			t.Error(err)
+		}
+		ended <- c
+	}()
+	eventually(t, "the run has begun", func() bool { return strings.Contains(out.String(), "begun") })
+	must(t, sb.RestartContext(guarded(t), "own"))
+	if got := <-ended; got.Ended != "the context was restarted" {
+		t.Errorf("restarted: %+v", got)
+	}
+	if got := own("import os\nos.getcwd(), os.environ['A'], 'x' in globals()"); got.text() != "('/tmp', 'b', False)" || !strings.Contains(got.Restarted, "restarted") {
+		t.Errorf("after that: %+v", got)
+	}
+	must(t, sb.RemoveContext(guarded(t), "own"))
+	_, err = sb.RunCode(guarded(t), sandpit.Code{Source: "1", Context: "own"})
+	wantKind(t, err, sandpit.ErrNotFound)
+	for _, f := range []func(context.Context, string) error{sb.RemoveContext, sb.RestartContext, sb.InterruptContext} {
+		wantKind(t, f(guarded(t), "own"), sandpit.ErrNotFound)
+	}
+	infos, err := sb.Processes(guarded(t))
+	must(t, err)
+	for _, p := range infos {
+		if p.ID == made.Process && p.Result == nil {
+			t.Errorf("the interpreter of the removed context runs: %+v", p)
+		}
+	}
+}
+
+func testCodeChannel(t *testing.T, e *env) {
+	sb := coder(t, e)
+	runs(t, sb, "1")
+	for source, ended := range map[string]bool{
+		"import os\nos.close(1); os.close(2)":                                                                      false,
+		"import os\nos.dup2(os.open('/dev/null', os.O_RDWR), 1)":                                                   false,
+		"import sys\nsys.stdout = sys.stderr = None":                                                               false,
+		"import sys\nsys.modules.clear()":                                                                          false,
+		"import builtins\ndel builtins.print":                                                                      false,
+		"import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)":                                              false,
+		"import os, sys\nfor fd in range(3, 20):\n  try: os.write(fd, b'\\x00{}\\n[[\\n')\n  except OSError: pass": true,
+	} {
+		must(t, sb.RestartContext(guarded(t), sandpit.Python))
+		got, err := runCode(guarded(t), sb, sandpit.Code{Source: source})
+		if err != nil || (got.Ended != "") != ended {
+			t.Errorf("%q: %+v, error %+v, %v", source, got, got.Error, err)
+		}
+		if got := runs(t, sb, "6 * 7"); got.text() != "42" || (got.Restarted != "") != ended {
+			t.Errorf("after %q: %+v, error %+v", source, got, got.Error)
+		}
+	}
+}
+
+func testBadCode(t *testing.T, e *env) {
+	sb := coder(t, e)
+	runs(t, sb, "x = 1")
+	for _, bad := range []struct {
+		code sandpit.Code
+		kind error
+	}{
+		{sandpit.Code{Source: "1", Language: "cobol"}, sandpit.ErrInvalid},
+		{sandpit.Code{Source: "1", Context: "none"}, sandpit.ErrNotFound},
+		{sandpit.Code{Source: "1", Context: sandpit.Python, Language: "cobol"}, sandpit.ErrInvalid},
+		{sandpit.Code{Source: "'\xff'"}, sandpit.ErrInvalid},
+		{sandpit.Code{Source: strings.Repeat(" ", sandpit.MaxCode+1)}, sandpit.ErrInvalid},
+		{sandpit.Code{Source: "1", Env: []string{"=b"}}, sandpit.ErrInvalid},
+		{sandpit.Code{Source: "1", Timeout: -time.Second}, sandpit.ErrInvalid},
+	} {
+		_, err := sb.RunCode(guarded(t), bad.code)
+		wantKind(t, err, bad.kind)
+	}
+	for _, bad := range []sandpit.NewContext{{ID: "../x"}, {ID: "."}, {ID: strings.Repeat("a", 65)}, {Language: "cobol"}, {Env: []string{"x"}}} {
+		_, err := sb.CreateContext(guarded(t), bad)
+		wantKind(t, err, sandpit.ErrInvalid)
+	}
+	if _, err := sb.CreateContext(guarded(t), sandpit.NewContext{Dir: "/nonexistent"}); err == nil {
+		t.Error("a context in a missing directory is created")
+	}
+	if all, err := sb.Contexts(guarded(t)); err != nil || len(all) != 1 {
+		t.Errorf("there are %+v, %v", all, err)
+	}
+	must(t, sb.Remove(guarded(t)))
+	_, err := sb.RunCode(guarded(t), sandpit.Code{Source: "1"})
+	wantKind(t, err, sandpit.ErrClosed)
+}
