@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -17,25 +18,31 @@ import (
 // readInLayer reads a regular file of a layer. A layer is made by others: no
 // link is followed, nothing but a regular file is opened.
 func readInLayer(dir, name string) ([]byte, error) {
-	fd, err := openInLayer(dir, name, unix.O_RDONLY|unix.O_NONBLOCK)
+	fd, err := openInLayer(dir, name)
 	if err != nil {
 		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), name)
-	defer f.Close()
-	st, err := f.Stat()
+	found := os.NewFile(uintptr(fd), name)
+	defer found.Close()
+	st, err := found.Stat()
 	if err != nil {
 		return nil, err
 	}
 	if !st.Mode().IsRegular() || st.Size() > maxLayerFile {
 		return nil, fault.Errorf(sandpit.ErrInvalid, "reading /%s of the image: it is too large or not a regular file", name)
 	}
+	opened, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0) // whatever has its name now
+	if err != nil {
+		return nil, &fs.PathError{Op: "opening", Path: filepath.Join(dir, name), Err: err}
+	}
+	f := os.NewFile(uintptr(opened), name)
+	defer f.Close()
 	return io.ReadAll(io.LimitReader(f, maxLayerFile))
 }
 
 // typeInLayer returns the type of a file of a layer, which may be a link.
 func typeInLayer(dir, name string) (fs.FileMode, error) {
-	fd, err := openInLayer(dir, name, unix.O_PATH)
+	fd, err := openInLayer(dir, name)
 	if err != nil {
 		return 0, err
 	}
@@ -50,7 +57,7 @@ func typeInLayer(dir, name string) (fs.FileMode, error) {
 
 // linkInLayer returns where a link of a layer leads to.
 func linkInLayer(dir, name string) (target string, err error) {
-	fd, err := openInLayer(dir, name, unix.O_PATH)
+	fd, err := openInLayer(dir, name)
 	if err != nil {
 		return "", err
 	}
@@ -70,14 +77,15 @@ func causedByLayer(err error) bool {
 	return slices.ContainsFunc(causes, func(cause error) bool { return errors.Is(err, cause) })
 }
 
-func openInLayer(dir, name string, flags uint64) (int, error) {
+// openInLayer finds a file of a layer, and does not open it: that may do something to a device.
+func openInLayer(dir, name string) (int, error) {
 	root, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, &fs.PathError{Op: "opening", Path: dir, Err: err}
 	}
 	defer unix.Close(root)
 	fd, err := unix.Openat2(root, name, &unix.OpenHow{
-		Flags:   flags | unix.O_CLOEXEC | unix.O_NOFOLLOW,
+		Flags:   unix.O_PATH | unix.O_CLOEXEC | unix.O_NOFOLLOW,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
 	})
 	if err != nil {
