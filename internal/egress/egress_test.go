@@ -270,6 +270,61 @@ func TestBeyondThePolicy(t *testing.T) {
 	}
 }
 
+func TestNarrows(t *testing.T) {
+	const get = "GET:https://a.test/x*"
+	allow := func(rules ...string) sandpit.Egress { return sandpit.Egress{Allow: rules} }
+	preset := func(p sandpit.EgressPreset, rules ...string) sandpit.Egress {
+		return sandpit.Egress{Preset: p, Allow: rules}
+	}
+	for _, c := range []struct {
+		was, e sandpit.Egress
+		want   bool
+	}{
+		{allow("a.test", "b.test"), allow("b.test"), true},
+		{allow("b.test"), allow("a.test", "b.test"), false},
+		{allow("*.a.test"), allow("b.a.test"), false}, // only texts are compared
+
+		{preset("all"), preset("public"), true},
+		{preset("learn"), preset("public"), true},
+		{preset("public"), preset("all"), false},
+		{preset("public"), preset("none"), true},
+		{preset("public"), preset("registries"), false}, // which names hosts
+		{preset("registries"), preset(""), true},
+		{preset("registries"), preset("public"), false},
+		{preset("none"), preset("registries"), false},
+		{preset(""), preset("public"), false},
+
+		{sandpit.Egress{Allow: []string{"a.test"}, Deny: []string{"b.test"}}, allow("a.test"), false},
+		{allow("a.test"), sandpit.Egress{Allow: []string{"a.test"}, Deny: []string{"b.test"}}, true},
+		{allow("a.test"), sandpit.Egress{Allow: []string{"a.test"}, Resolve: []string{"a.test:1.2.3.4"}}, false},
+		{sandpit.Egress{Allow: []string{"a.test"}, Resolve: []string{"a.test:1.2.3.4"}}, allow("a.test"), false},
+		{allow("a.test"), sandpit.Egress{Allow: []string{"a.test"}, DNS: []string{"9.9.9.9"}}, false},
+		{sandpit.Egress{Allow: []string{"a.test"}, DNS: []string{"9.9.9.9"}}, allow("a.test"), false},
+
+		// A rule about requests also binds all other connections to its host.
+		{allow(get), allow(), true},
+		{allow("b.test", get), allow("b.test"), true},
+		{allow("a.test", get), allow("a.test"), false},
+		{allow("a.test:443", get), allow("a.test:443"), false},
+		{allow("a.test:80", get), allow("a.test:80"), true},
+		{allow("udp:a.test", get), allow("udp:a.test"), true},
+		{allow("*.test.test", "GET:https://a.test.test/"), allow("*.test.test"), false},
+		{allow("b.a.test", "GET:https://*.a.test/"), allow("b.a.test"), false},
+		{allow("1.2.3.0/24", get), allow("1.2.3.0/24"), false},
+		{allow("package-registries", "GET:https://pypi.org/x"), allow("package-registries"), false},
+		{allow("package-registries", get), allow("package-registries"), true},
+		{preset("public", get), preset("public"), false},
+		{preset("public", get), preset("none"), true},
+		{preset("registries", "GET:https://pypi.org/x"), preset("registries"), false},
+		{allow("a.test", get, "POST:https://a.test/y"), allow("a.test", "POST:https://a.test/y"), true},
+		{allow(get, "POST:https://a.test/y"), allow("POST:https://a.test/y"), true},
+	} {
+		if got := Narrows(c.e, c.was); got != c.want {
+			t.Errorf("from %+v to %+v: %t", c.was, c.e, got)
+		}
+	}
+}
+
 // Whoever may lead an allowed name to any public address may reach all of them.
 func TestAddressesOfAllowedNames(t *testing.T) {
 	asked := sandpit.Egress{Allow: []string{"pypi.org:443"}, Resolve: []string{"pypi.org:93.184.216.34"}}

@@ -117,6 +117,47 @@ func Excess(e sandpit.Egress, allowed, addresses []string) (part, what string, e
 	return "", "", nil
 }
 
+// Narrows reports whether e allows nothing that was did not allow. Both are valid. It compares only texts and presets: a
+// rule in place of a wider one may grant what a preset does not, and without an entry of Resolve a name may lead elsewhere.
+func Narrows(e, was sandpit.Egress) bool {
+	now, _ := presetOf(e.Preset)
+	before, _ := presetOf(was.Preset)
+	fewer := e.Preset == was.Preset || len(now.sets) == 0 && (before.public || !now.public) && (before.private || !now.private)
+	return fewer && len(without(e.Allow, was.Allow)) == 0 && len(without(was.Deny, e.Deny)) == 0 &&
+		slices.Equal(e.Resolve, was.Resolve) && slices.Equal(e.DNS, was.DNS) && !loosens(e, without(was.Allow, e.Allow))
+}
+
+// without returns the texts of a list that another does not have.
+func without(list, other []string) []string {
+	has := make(map[string]bool, len(other))
+	for _, text := range other {
+		has[text] = true
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(text string) bool { return has[text] })
+}
+
+// loosens reports whether rules that were removed bound connections that e still allows to some requests.
+func loosens(e sandpit.Egress, removed []string) bool {
+	gone, err := parseRules(slices.DeleteFunc(removed, func(text string) bool { _, _, about := cutMethod(text); return !about }))
+	if err != nil || len(gone) == 0 {
+		return err != nil
+	}
+	rules, err := Compile(sandpit.Egress{Preset: e.Preset, Allow: e.Allow})
+	return err != nil || slices.ContainsFunc(gone, func(r Rule) bool {
+		r.HTTP = nil
+		if slices.ContainsFunc(rules.allow, func(a Rule) bool { about := a.HTTP != nil; a.HTTP = nil; return about && a.Includes(&r) }) {
+			return false // they are still bound to some
+		}
+		return rules.preset.public || slices.ContainsFunc(rules.allow, func(a Rule) bool {
+			if a.Protocol != TCP || a.HTTP != nil || !a.serves(TCP, r.Port) {
+				return false
+			}
+			a.Port = r.Port
+			return a.Host == "" || a.Includes(&r) || r.Includes(&a) // by its address, the same host may be reached
+		})
+	})
+}
+
 // Within splits rules into those that are allowed as a whole, and the others. Errors match sandpit.ErrInvalid.
 func Within(rules, allowed []string) (within, others []string, err error) {
 	if len(rules) > sandpit.MaxEgressRules {

@@ -39,6 +39,9 @@ type Network interface {
 	// Excess is a policy.Excess.
 	Excess(e sandpit.Egress, allowed, addresses []string) (part, what string, err error)
 
+	// Narrows reports whether e allows nothing that was did not allow. Both are valid.
+	Narrows(e, was sandpit.Egress) bool
+
 	// Within is a policy.Within, for rules that name no address.
 	Within(rules, allowed []string) (within, others []string, err error)
 
@@ -329,7 +332,8 @@ func asking(e sandpit.Egress) granted {
 
 // allowEgress returns what is asked for with what the policy adds, if it is valid and allowed together
 // with the hosts of secrets. The caller says whether there are secrets. What replaces the grant of before, if there
-// is one, and only narrows it, is allowed also where the policy was tightened meanwhile.
+// is one, and only narrows it, is allowed also where the policy was tightened meanwhile. What allows nothing at all
+// needs no denials, for which there may be no room.
 func (e *Engine) allowEgress(g granted, was *granted, secrets bool, hosts []string, p policy.Policy) (granted, error) {
 	g.Within = nil
 	if g.IsZero() && !secrets {
@@ -337,6 +341,10 @@ func (e *Engine) allowEgress(g granted, was *granted, secrets bool, hosts []stri
 	}
 	if e.opts.Network == nil {
 		return g, errNoEgress(e.opts.Driver.Name())
+	}
+	nothing := !g.Asked() && !secrets
+	if nothing {
+		p = p.WithoutDenials()
 	}
 	added := sandpit.Egress{Allow: g.Allow}
 	if was != nil {
@@ -355,7 +363,7 @@ func (e *Engine) allowEgress(g granted, was *granted, secrets bool, hosts []stri
 			g.Within = []string{string(sandpit.EgressAll)}
 		}
 		part, what, err = e.opts.Network.Excess(withRules(asked, hosts), allowed, addresses)
-		if part != "" && was != nil && narrows(p.WithDenied(g.Egress), was.Egress) {
+		if part != "" && was != nil && (nothing || e.opts.Network.Narrows(p.WithDenied(g.Egress), was.Egress)) {
 			g.Own, g.Within, part = was.Own, was.Within, ""
 		}
 		return part, what, err
@@ -374,14 +382,6 @@ func (g granted) learnt(asked []string, caps driver.Capabilities) granted {
 		return !own[rule] && feature.Pings(sandpit.Egress{Allow: []string{rule}})
 	})
 	return g
-}
-
-// narrows reports whether e allows nothing that it did not allow before. Without an entry of Resolve, a name
-// may lead elsewhere.
-func narrows(e, was sandpit.Egress) bool {
-	fewer := e.Preset == "" || e.Preset == sandpit.EgressNone || e.Preset == was.Preset
-	return fewer && len(missing(was.Allow, e.Allow)) == 0 && len(missing(e.Deny, was.Deny)) == 0 &&
-		slices.Equal(e.Resolve, was.Resolve) && slices.Equal(e.DNS, was.DNS)
 }
 
 // withRules returns an Egress that allows more.
@@ -622,11 +622,7 @@ func (s *Sandbox) changeEgress(ctx context.Context, e granted) error {
 func (s *Sandbox) enforceEgress(ctx context.Context, was, e granted) error {
 	if joined := s.joined(); joined != nil {
 		linker, ok := s.instance.(driver.Linker)
-		pinged := feature.Pings(was.Egress) && len(s.gaps(feature.Ping)) == 0
-		var lack error
-		if !pinged {
-			lack = s.mayPing(ctx, e.Egress)
-		}
+		pinged, lack := feature.Pings(was.Egress) && len(s.gaps(feature.Ping)) == 0, s.mayPing(ctx, e.Egress)
 		ping := feature.Pings(e.Egress) && lack == nil
 		changes := ok && ping != pinged
 		if changes {
@@ -654,6 +650,19 @@ func (s *Sandbox) enforceEgress(ctx context.Context, was, e granted) error {
 		return err
 	}
 	s.lackEgress(nil)
+	return nil
+}
+
+// reviewPing lets programs ping, or no longer, if this machine has become able to send their requests on, or unable.
+// Precondition: s.change is held.
+func (s *Sandbox) reviewPing(ctx context.Context) error {
+	e := s.settings().egress
+	if s.joined() == nil || (s.mayPing(ctx, e.Egress) == nil) == (len(s.gaps(feature.Ping)) == 0) {
+		return nil
+	}
+	if err := s.enforceEgress(ctx, e, e); err != nil {
+		return fmt.Errorf("starting sandbox %q: changing whether it may ping: %w", s.Name(), err)
+	}
 	return nil
 }
 

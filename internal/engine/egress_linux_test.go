@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -481,6 +482,23 @@ func TestPingThatIsLost(t *testing.T) {
 		t.Errorf("a further rule, beside one that is kept: %v", err)
 	}
 	want("after it was refused", true, false)
+	again := func() {
+		t.Helper()
+		life := sb.(sandpit.Lifecycle)
+		if err := errors.Join(life.Stop(t.Context(), 0), life.Restart(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again()
+	want("started where it is lost", false, true)
+	ping.able.Store(true)
+	again()
+	want("started where it is able again", true, false)
+	ping.able.Store(false)
+	if err := egresser(t, sb).ChangeEgress(t.Context(), sandpit.EgressChange{Add: sandpit.EgressRules{Deny: []string{"evil.test"}}}); err != nil {
+		t.Error(err)
+	}
+	want("after a denial where it is lost", false, true)
 	if err := change(nil, []string{"ping:a.test"}); err != nil {
 		t.Error(err)
 	}
@@ -694,6 +712,9 @@ func TestNarrowingUnderATightenedPolicy(t *testing.T) {
 		"denial left out":     {set(func(e *sandpit.Egress) { e.Deny = nil }), "is not allowed"},
 		"lower bound":         {set(func(e *sandpit.Egress) { e.Bounds.Received = 10 }), ""},
 		"higher bound":        {set(func(e *sandpit.Egress) { e.Bounds.Connections = 401 }), "more than the maximum of 100"},
+		"not low enough":      {set(func(e *sandpit.Egress) { e.Bounds.Connections = 200 }), "more than the maximum of 100"},
+		"bound for none":      {set(func(e *sandpit.Egress) { e.Bounds.Sent = 1 << 40 }), "more than the maximum of 1000 B"},
+		"another name server": {set(func(e *sandpit.Egress) { e.DNS = []string{"9.9.9.9"} }), "is not allowed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			sb, err := e.As("tenant", before).Create(t.Context(), sandpit.Spec{User: "root", WorkDir: "/", Egress: was})
@@ -722,6 +743,147 @@ func TestNarrowingUnderATightenedPolicy(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// Bounds above the policy's maxima are refused, as they are for a new sandbox, also if it had none before.
+func TestBoundsAboveTheMaxima(t *testing.T) {
+	srv := newSurvivor(t)
+	e := srv.open(t, func(o *engine.Options) {
+		o.Driver, o.Network = linking{bare: bare{srv.dir}, enter: func(context.Context) {}}, network.InProcess{}
+	})
+	p := policy.ServerDefault()
+	p.Rules.Traffic = sandpit.EgressBounds{Connections: 100, Sent: 1000}
+	sb := made(t, e.As("tenant", p), sandpit.Spec{})
+	for bounds, refused := range map[sandpit.EgressBounds]string{
+		{Connections: 200}: "more than the maximum of 100",
+		{Sent: 1 << 40}:    "more than the maximum of 1000 B",
+		{Sent: 1000}:       "",
+	} {
+		err := egresser(t, sb).SetEgress(t.Context(), sandpit.Egress{Allow: []string{"a.test"}, Bounds: bounds})
+		if (err == nil) != (refused == "") || err != nil && !(errors.Is(err, sandpit.ErrForbidden) && strings.Contains(err.Error(), refused)) {
+			t.Errorf("%+v: %v", bounds, err)
+		}
+	}
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A rule about requests can't be removed under a policy that does not allow what its host then gets.
+func TestRequestRulesAreNotRemovedToWiden(t *testing.T) {
+	srv := newSurvivor(t)
+	e := srv.open(t, func(o *engine.Options) {
+		o.Driver, o.Network = linking{bare: bare{srv.dir}, enter: func(context.Context) {}}, network.InProcess{}
+	})
+	p, before := policy.ServerDefault(), policy.ServerDefault()
+	p.Rules.Egress = []string{"*.good.test"}
+	const rule = "GET:https://a.test/x*"
+	sb := made(t, e.As("tenant", before), sandpit.Spec{Egress: sandpit.Egress{Allow: []string{"a.test", rule}}})
+	tight, err := e.As("tenant", p).Get(t.Context(), sb.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	remove := func(rules ...string) error {
+		return egresser(t, tight).ChangeEgress(t.Context(), sandpit.EgressChange{Remove: sandpit.EgressRules{Allow: rules}})
+	}
+	if err := remove(rule); !errors.Is(err, sandpit.ErrForbidden) {
+		t.Errorf("the rule alone: %v", err)
+	}
+	if err := remove("a.test", rule); err != nil {
+		t.Errorf("with its host: %v", err)
+	}
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// Whatever a policy denies since, a sandbox can be made to reach nothing, and gets the denials with the next rule.
+// Where there is no room for them, the error says how many rules are too many.
+func TestNothingIsAllowedWithoutRoom(t *testing.T) {
+	srv := newSurvivor(t)
+	e := srv.open(t, func(o *engine.Options) {
+		o.Driver, o.Network = linking{bare: bare{srv.dir}, enter: func(context.Context) {}}, network.InProcess{}
+	})
+	p, before := policy.ServerDefault(), policy.ServerDefault()
+	p.Rules.Egress, p.Rules.Deny = []string{"*.good.test"}, numbered("denied%d.test", 400)
+	own := sandpit.EgressRules{Allow: numbered("a%d.test", 24), Deny: numbered("own%d.test", 1000)}
+	sb := made(t, e.As("tenant", before), sandpit.Spec{Egress: sandpit.Egress{Preset: sandpit.EgressPublic, Allow: own.Allow, Deny: own.Deny}})
+	tight, err := e.As("tenant", p).Get(t.Context(), sb.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	box := egresser(t, tight)
+	change := func(c sandpit.EgressChange) (sandpit.Egress, error) {
+		t.Helper()
+		err := box.ChangeEgress(t.Context(), c)
+		is, failed := box.Egress(t.Context())
+		if failed != nil {
+			t.Fatal(failed)
+		}
+		return is, err
+	}
+	none := sandpit.EgressChange{Preset: sandpit.EgressNone}
+	is, err := change(none)
+	if !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(err.Error(), "1424 egress rules") || !strings.Contains(sandpit.Hint(err), "remove 400 ") || is.Preset != sandpit.EgressPublic {
+		t.Errorf("without its preset: %s, %v (%s)", is.Preset, err, sandpit.Hint(err))
+	}
+	none.Remove.Allow = own.Allow
+	if is, err = change(none); err != nil || is.Asked() || !slices.Equal(is.Deny, own.Deny) {
+		t.Errorf("allowed nothing: %+v, %v", is, err)
+	}
+	some := sandpit.EgressChange{Add: sandpit.EgressRules{Allow: []string{"a.good.test"}}, Remove: sandpit.EgressRules{Deny: own.Deny[1:]}}
+	if is, err = change(some); err != nil || !slices.Equal(is.Deny, slices.Concat(p.Rules.Deny, own.Deny[:1])) {
+		t.Errorf("allowed something again: %+v, %v", is, err)
+	}
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// later is a network of a machine that may get addresses. It notes those with which it decides.
+type later struct {
+	told
+	own, granted []netip.Addr
+}
+
+func (n *later) Own(sandpit.Egress) ([]netip.Addr, error) { return n.own, nil }
+
+func (n *later) Decide(t engine.Terms, destination string) (sandpit.EgressDecision, error) {
+	n.granted = t.Own
+	return n.told.Decide(t, destination)
+}
+
+// What narrows under a tightened policy stays as it was granted: it names no address that has become the machine's own
+// since, and reaches later hosts of its secrets that the former policy allowed.
+func TestNarrowedGrantsStay(t *testing.T) {
+	srv, n := newSurvivor(t), &later{}
+	secrets := &boundTo{hosts: func(name string) []string { return []string{name + ".test:443"} }}
+	e := srv.open(t, func(o *engine.Options) {
+		withSecrets(srv, &n.told, nil)(o)
+		o.Network, o.Secrets = n, secrets
+	})
+	p, before := policy.ServerDefault(), policy.ServerDefault()
+	p.Rules.Secrets, before.Rules.Secrets = []string{"*"}, []string{"*"}
+	p.Rules.Egress = []string{"*.good.test"}
+	sb := made(t, e.As("", before), sandpit.Spec{Egress: sandpit.Egress{Allow: []string{"1.2.3.0/24"}}, Secrets: []sandpit.Secret{{Name: "token"}}})
+	tight, err := e.As("", p).Get(t.Context(), sb.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.own = []netip.Addr{netip.MustParseAddr("1.2.3.4")}
+	if err := egresser(t, tight).ChangeEgress(t.Context(), sandpit.EgressChange{Add: sandpit.EgressRules{Deny: []string{"evil.test"}}}); err != nil {
+		t.Fatal(err)
+	}
+	secrets.hosts = func(string) []string { return []string{"later.test:443"} }
+	if err := e.SecretChanged(t.Context(), "", "token"); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := egresser(t, sb).CheckEgress(t.Context(), "later.test:443"); err != nil || !d.Allowed || len(n.granted) > 0 {
+		t.Errorf("%+v, %v; granted: %v", d, err, n.granted)
+	}
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -157,7 +157,7 @@ func (s *Sandbox) endAll(ctx context.Context, grace time.Duration) error {
 
 // Restart makes a stopped sandbox run again. See sandpit.Lifecycle.
 func (s *Sandbox) Restart(ctx context.Context) error {
-	return s.runAgain(ctx, sandpit.StateStopped, func(context.Context) error { return nil }, sandpit.EventStarted)
+	return s.runAgain(ctx, sandpit.StateStopped, s.reviewPing, sandpit.EventStarted)
 }
 
 // Resume thaws the sandbox. See sandpit.Lifecycle.

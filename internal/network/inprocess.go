@@ -79,6 +79,9 @@ func (h InProcess) Excess(e sandpit.Egress, allowed, addresses []string) (part, 
 	return excessOwn(e, allowed, addresses, own)
 }
 
+// Narrows compares rules. See engine.Network.
+func (h InProcess) Narrows(e, was sandpit.Egress) bool { return egress.Narrows(e, was) }
+
 // Within splits rules. See engine.Network.
 func (h InProcess) Within(rules, allowed []string) (within, others []string, err error) {
 	return egress.Within(rules, allowed)

@@ -1,7 +1,7 @@
 package policy
 
 import (
-	"cmp"
+	"fmt"
 	"slices"
 
 	"github.com/sandpit-dev/sandpit"
@@ -52,7 +52,12 @@ func (p *Policy) Egress(e sandpit.Egress, excess Excess) (sandpit.Egress, error)
 	default:
 		return e, p.refuse(part, "resolve", hint(p.Rules.Resolve), "resolving %s is not allowed", quote(what))
 	}
-	return p.WithDenied(e), nil
+	e = p.WithDenied(e)
+	if over := len(e.Allow) + len(e.Resolve) + len(e.Deny) - sandpit.MaxEgressRules; over > 0 {
+		return e, invalid(fmt.Sprintf("remove %d of the sandbox's own rules, or all that it allows", over),
+			"%d egress rules, with denials that the policy adds, exceed the limit of %d", over+sandpit.MaxEgressRules, sandpit.MaxEgressRules)
+	}
+	return e, nil
 }
 
 // WithDenied returns e with what the policy denies, too.
@@ -63,6 +68,15 @@ func (p *Policy) WithDenied(e sandpit.Egress) sandpit.Egress {
 	own := slices.DeleteFunc(slices.Clone(e.Deny), func(rule string) bool { return slices.Contains(p.Rules.Deny, rule) })
 	e.Deny = slices.Concat(p.Rules.Deny, own) // a caller may have read them, and send them back
 	return e
+}
+
+// WithoutDenials returns the policy for what reaches nothing.
+func (p Policy) WithoutDenials() Policy {
+	if p.Rules != nil {
+		rules := *p.Rules
+		rules.Deny, p.Rules = nil, &rules
+	}
+	return p
 }
 
 // oneSet returns a set of EgressRegistries that is allowed, or "".
@@ -130,8 +144,8 @@ func (p *Policy) boundTraffic(b *sandpit.EgressBounds) error {
 	return nil
 }
 
-// LowerTraffic lowers bounds that replace others to the policy's maxima, which may have been tightened
-// since. A bound that is raised stays as it is, for Egress to check.
+// LowerTraffic lowers bounds that are as before to the policy's maxima, which may have been tightened since. A bound
+// that the caller has changed stays as it is, for Egress to check.
 func (p *Policy) LowerTraffic(b *sandpit.EgressBounds, was sandpit.EgressBounds) {
 	if p.Rules == nil {
 		return
@@ -139,8 +153,7 @@ func (p *Policy) LowerTraffic(b *sandpit.EgressBounds, was sandpit.EgressBounds)
 	most := p.Rules.Traffic
 	limits, before := notation.TrafficBounds(&most), notation.TrafficBounds(&was)
 	for i, bound := range notation.TrafficBounds(b) {
-		limit, old := *limits[i].Value, cmp.Or(*before[i].Value, bound.Default, maxTraffic)
-		if limit > 0 && *bound.Value > limit && *bound.Value <= old {
+		if limit := *limits[i].Value; limit > 0 && *bound.Value > limit && *bound.Value == *before[i].Value {
 			*bound.Value = limit
 		}
 	}
