@@ -16,7 +16,8 @@ type Committer interface {
 	// makes itself (/etc/hostname, /etc/hosts, /etc/resolv.conf and its certificates), sockets,
 	// FIFOs, the environment, and secrets that are not in files.
 	//
-	// A running sandbox is paused meanwhile. If this program is killed then, it stays paused.
+	// A running sandbox is paused while its files are read. If the program that has it is killed
+	// then, the next one resumes it.
 	//
 	// The error matches ErrInvalid if the request or the files can't be an image, ErrQuota if the
 	// namespace would have saved more than it may, ErrForbidden if the policy allows none,

@@ -480,6 +480,11 @@ func (s *Sandbox) resume(ctx context.Context, was sandpit.State) (running int, s
 		if frozen, err = freezer.Frozen(ctx); err != nil && !errors.Is(err, sandpit.ErrUnsupported) {
 			return 0, "", err
 		}
+		// An engine that was killed while it read the files has left a running one paused.
+		if frozen && s.marked(savingMark) {
+			frozen = false
+			defer func() { _ = s.mark(whole, false, savingMark) }()
+		}
 		// An engine that was killed while it asked the guest has left a paused one running.
 		frozen = frozen || was == sandpit.StatePaused && s.marked(pauseMark)
 		if frozen && s.mark(whole, true, pauseMark) != nil {

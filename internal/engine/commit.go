@@ -8,6 +8,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
@@ -87,7 +88,8 @@ func (s *Sandbox) saveImage(ctx context.Context, c sandpit.Commit, quota int64, 
 	if err != nil {
 		return sandpit.SavedImage{}, err
 	}
-	defer s.ends()
+	release := sync.OnceFunc(s.ends)
+	defer func() { release() }()
 	switch state {
 	case sandpit.StateRunning, sandpit.StatePaused, sandpit.StateStopped:
 	default:
@@ -113,20 +115,20 @@ func (s *Sandbox) saveImage(ctx context.Context, c sandpit.Commit, quota int64, 
 		return sandpit.SavedImage{}, err
 	}
 	defer root.Root.Close()
-	resume := func() {}
 	if state == sandpit.StateRunning && !c.NoPause {
-		if resume, err = s.holdStill(ctx); err != nil {
+		resume, err := s.holdStill(ctx)
+		if err != nil {
 			return sandpit.SavedImage{}, err
 		}
+		release = sync.OnceFunc(func() { resume(); s.ends() })
 	}
-	defer resume()
 	s.mu.Lock()
 	disk := s.info.Limits.Disk
 	s.mu.Unlock()
 	sum, left, err := s.engine.opts.Images.Save(ctx, base, image.Tree{
 		Root: root.Root, UIDs: image.ParseIDMap(root.UIDMap), GIDs: image.ParseIDMap(root.GIDMap), Omit: omit,
 	}, image.SaveOptions{
-		Owner: s.namespace, Name: c.Name, Quota: quota, Bytes: disk, Read: resume, Moves: moves,
+		Owner: s.namespace, Name: c.Name, Quota: quota, Bytes: disk, Read: release, Moves: moves,
 		Configure: func(config *image.Config) { configure(config, c) },
 	})
 	if err != nil {
@@ -160,8 +162,10 @@ func (s *Sandbox) holdStill(ctx context.Context) (resume func(), err error) {
 			s.tellGuest(later)
 			s.note(later)
 		}
+		_ = s.mark(later, false, savingMark)
 	}
 	s.note(ctx)
+	_ = s.mark(ctx, true, savingMark) // without it, it stays paused if this program is killed
 	if err := f.Freeze(later); err != nil {
 		runs()
 		if errors.Is(err, sandpit.ErrUnsupported) {
@@ -169,13 +173,11 @@ func (s *Sandbox) holdStill(ctx context.Context) (resume func(), err error) {
 		}
 		return nil, err
 	}
-	done := false
 	return func() {
 		// If it can't be resumed it stays paused, and the next use of it tries again.
-		if !done && s.present() == sandpit.StatePaused && s.thaw(later) == nil {
+		if s.present() == sandpit.StatePaused && s.thaw(later) == nil {
 			runs()
 		}
-		done = true
 	}, nil
 }
 

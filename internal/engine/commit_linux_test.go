@@ -2,6 +2,8 @@ package engine_test
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -61,4 +63,30 @@ func TestCommitOverTheHost(t *testing.T) {
 	if got := must(t, third, "ls /opt/x; cat /opt/y/c; python3 -c 'print(6*7)' || echo 42"); got != "new\ntwo\n42\n" {
 		t.Errorf("got %q", got)
 	}
+}
+
+// A sandbox that was paused while it was saved runs on after its engine was killed.
+func TestKilledCommitResumes(t *testing.T) {
+	srv := newSurvivor(t)
+	box, pid := srv.leave(t, true)
+	mark := filepath.Join(srv.dir, "logs", box.ID()+".saving")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(mark), 0o700), os.WriteFile(mark, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	e, _ := adopt(t, srv)
+	sb, err := e.Get(t.Context(), "box")
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it runs", func() bool {
+		info, err := sb.Info(t.Context())
+		return err == nil && info.State == sandpit.StateRunning
+	})
+	if out, result := shell(t, sb, "echo alive"); out != "alive\n" || !alive(pid) {
+		t.Errorf("%q, %+v", out, result)
+	}
+	eventually(t, "the mark is gone", func() bool {
+		_, err := os.Lstat(mark)
+		return errors.Is(err, os.ErrNotExist)
+	})
 }

@@ -16,10 +16,11 @@ const (
 	removalMark = ".removed" // its removal has begun. A sandbox that is gone without this is a loss
 	stopMark    = ".stopped" // it is stopped, though its record may not say so
 	pauseMark   = ".paused"  // it is paused, and runs only until its guest has answered
+	savingMark  = ".saving"  // it is paused only while its files are read
 )
 
 // marks returns every kind of mark.
-func marks() []string { return []string{removalMark, stopMark, pauseMark} }
+func marks() []string { return []string{removalMark, stopMark, pauseMark, savingMark} }
 
 // markPatience is the time to wait for a mark on a disk that may hang.
 const markPatience = time.Second

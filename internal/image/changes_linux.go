@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
@@ -57,6 +58,8 @@ type packer struct {
 	opened map[string]bool // directories whose headers were written
 	held   int             // bytes of names in links, opened and the directories that wait
 	buf    []byte
+	keys   []byte // of extended attributes: as many as the kernel lists (XATTR_LIST_MAX)
+	value  []byte // of one (XATTR_SIZE_MAX)
 }
 
 // A fileKey identifies a file with several names. The times keep files apart that a file system
@@ -81,7 +84,7 @@ type pending struct {
 
 // packChanges writes the changes of a tree over layers, which are topmost first, as a tar.
 func packChanges(ctx context.Context, w io.Writer, tree Tree, layers []string, lim Limits) (about, error) {
-	p := &packer{ctx: ctx, tree: tree, root: int(tree.Root.Fd()), lim: lim, tw: tar.NewWriter(w), links: map[fileKey]*linked{}, opened: map[string]bool{}, buf: make([]byte, 128<<10)}
+	p := &packer{ctx: ctx, tree: tree, root: int(tree.Root.Fd()), lim: lim, tw: tar.NewWriter(w), links: map[fileKey]*linked{}, opened: map[string]bool{}, buf: make([]byte, 128<<10), keys: make([]byte, 64<<10), value: make([]byte, 64<<10)}
 	defer func() {
 		for _, fd := range p.lower {
 			unix.Close(fd)
@@ -139,6 +142,9 @@ func (p *packer) open(name string, flags uint64) (int, error) {
 		name = "."
 	}
 	fd, err := openTree(p.root, name, flags)
+	if err == unix.EACCES || err == unix.EPERM {
+		return -1, sandpit.WithHint(fault.Unsupportedf("%s: this program may not read it: %v", fault.Clip(strconv.Quote("/"+name)), err), "make it readable for its owner, or run the server as root")
+	}
 	if err != nil {
 		return -1, &fs.PathError{Op: "open", Path: "/" + name, Err: err}
 	}
@@ -480,17 +486,16 @@ func (p *packer) content(fd int, hdr *tar.Header) error {
 
 // xattrs adds the extended attributes of an open file that a layer may have.
 func (p *packer) xattrs(fd int, hdr *tar.Header) {
-	list := make([]byte, 64<<10) // the kernel's maximum, XATTR_LIST_MAX
-	n, err := unix.Flistxattr(fd, list)
+	n, err := unix.Flistxattr(fd, p.keys)
 	if err != nil || n == 0 {
 		return
 	}
-	value, total, count := make([]byte, 64<<10), 0, 0 // XATTR_SIZE_MAX
-	for key := range strings.SplitSeq(string(list[:n]), "\x00") {
+	total, count := 0, 0
+	for key := range strings.SplitSeq(string(p.keys[:n]), "\x00") {
 		if !strings.HasPrefix(key, "user.") || strings.HasPrefix(key, "user.overlay") {
 			continue
 		}
-		size, err := unix.Fgetxattr(fd, key, value)
+		size, err := unix.Fgetxattr(fd, key, p.value)
 		if err != nil {
 			continue
 		}
@@ -502,7 +507,7 @@ func (p *packer) xattrs(fd int, hdr *tar.Header) {
 		if hdr.PAXRecords == nil {
 			hdr.PAXRecords = map[string]string{}
 		}
-		hdr.PAXRecords["SCHILY.xattr."+key] = string(value[:size])
+		hdr.PAXRecords["SCHILY.xattr."+key] = string(p.value[:size])
 	}
 }
 
