@@ -465,7 +465,7 @@ func (s *server) listen(ctx context.Context) error {
 			ConnState: s.connState,
 		}
 		s.gate.Configure(plain, handler)
-		secure := &http.Server{BaseContext: base, ConnContext: s.connContext, ConnState: s.connState, TLSConfig: config}
+		secure := &http.Server{BaseContext: base, ConnContext: s.connContext, ConnState: s.connState, TLSConfig: config.Clone()} // which each server changes
 		s.gate.Configure(secure, handler)
 		s.servers[service] = servers{plain, secure}
 	}
