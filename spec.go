@@ -37,7 +37,8 @@ type Spec struct {
 	User string
 
 	// RootInside asks for uid 0 and other users beside User, whose rights commands and
-	// file operations may have: see Command.User and Files.As. Default: they exist if User
+	// file operations may have: see Command.User and Files.As. Programs of User get them
+	// by the program sudo, in /usr/local/bin. Default: they exist if User
 	// is root, or where every sandbox has all users. ErrUnsupported where only one user can
 	// exist.
 	RootInside bool `json:",omitempty"` // as Egress

@@ -24,6 +24,9 @@ var userProperties = []property{
 	{"a user that does not exist is ErrInvalid", testUnknownUser},
 	{"no program gains rights by its set-user-id bit", testSetUID},
 	{"root exists beside an ordinary user where RootInside asks for it, and lends it no rights", testRootInside},
+	{"sudo runs a command as root where RootInside asks for it, with root's own rights and no more", testSudo},
+	{"sudo starts nothing where RootInside does not ask for it, or for another user", testSudoRefused},
+	{"B6a: requests to the socket of sudo give nobody more, and leave nothing behind", testSudoAttacked},
 	{"root can give files away and act as others", testRootWork},
 	{"Files act with the rights of the sandbox's user", testFilesUser},
 	{"Files act with the rights of another user, who is that user to the kernel", testFilesAs},
@@ -212,6 +215,143 @@ func testRootInside(t *testing.T, e *env) {
 	}
 	if _, err := sb.Files().As("root").Write(guarded(t), "/opt/roots/f", strings.NewReader("x"), sandpit.WriteOptions{}); err != nil {
 		t.Errorf("Files as root: %v", err)
+	}
+}
+
+// rootInside makes a sandbox with sudo.
+func rootInside(t *testing.T, e *env) sandpit.Sandbox {
+	t.Helper()
+	e.need(t, feature.Users)
+	return e.sandbox(t, sandpit.Spec{RootInside: true})
+}
+
+func testSudo(t *testing.T, e *env) {
+	sb := rootInside(t, e)
+	own := shell(t, sb, "id -u")
+	cmd := sandpit.Command{Argv: []string{"sudo", "sed", "-n", `s/^\(Cap[A-Za-z]*\):[[:space:]]*/\1=/p; s/^\(NoNewPrivs\):[[:space:]]*/\1=/p`, "/proc/self/status"}}
+	if got, want := strings.Join(strings.Fields(command(t, sb, cmd)), " "), fmt.Sprintf(allCapabilities, rootCapabilities); got != want {
+		t.Errorf("it has   %s\nroot has %s", got, want)
+	}
+	for _, c := range []struct{ script, want string }{
+		{"sudo id -u; sudo id -g; sudo id -G", "0\n0\n0"},
+		{"sudo -n -- id -un", "root"},
+		{"sudo -u 1234:2345 id -u", "1234"},
+		{"sudo -u1234:2345 sh -c 'id -g; grep -c ^CapEff:.0000000000000000 /proc/self/status'", "2345\n1"},
+		{"cd /usr && sudo pwd", "/usr"},
+		{"echo in | sudo cat", "in"},
+		{"sudo sh -c 'echo out; echo err >&2' 2>&1 | sort", "err\nout"},
+		{"export A=1; sudo sh -c 'echo $A,$B,$HOME,$USER,$SUDO_UID'", ",,$HOME,root," + own},
+		{"export A=1; sudo -E B='2 3' sh -c 'echo $A,$B'", "1,2 3"},
+		{"sudo -s echo a b", "a b"},
+		{"sudo sh -c 'exit 7'; echo $?", "7"},
+		{"sudo sh -c 'kill -9 $$'; echo $?", "137"},
+		{"sudo no-such-program 2>/dev/null; echo $?", "127"},
+		{"sudo /etc/passwd 2>/dev/null; echo $?", "126"},
+		{"sudo -u no-such-user true 2>/dev/null; echo $?", "1"},
+		{"sudo 2>/dev/null; echo $?", "1"},
+		{"sudo -Z true 2>/dev/null; echo $?", "1"},
+		{"umask 077; echo x >/tmp/given; sudo chown 33:44 /tmp/given; sudo stat -c %u:%g /tmp/given", "33:44"},
+		{"sudo sudo id -u", "0"},
+		{"sudo ls /proc/self/fd | wc -l", "4"}, // and that of the directory
+	} {
+		want := c.want
+		if strings.Contains(want, "$HOME") {
+			want = strings.ReplaceAll(want, "$HOME", command(t, sb, sandpit.Command{User: "root", Script: "echo $HOME"}))
+		}
+		if got := shell(t, sb, c.script); got != want {
+			t.Errorf("%s: got %q, want %q", c.script, got, want)
+		}
+	}
+	// A signal reaches the command, and what it leaves running ends with it.
+	if got := shell(t, sb, `sudo sh -c 'trap "echo got; exit 3" TERM; echo ready >/tmp/ready; while :; do sleep 0.02; done' & while ! [ -s /tmp/ready ]; do sleep 0.02; done; kill -TERM $!; wait $!; echo $?`); got != "got\n3" {
+		t.Errorf("after a signal: %q", got)
+	}
+	if got := shell(t, sb, `sudo sh -c 'setsid sleep 1000 >/dev/null 2>&1 & echo $!' >/tmp/left; if [ -d /proc/$(cat /tmp/left) ]; then echo there; fi`); got != "" {
+		t.Errorf("what it left running is %q", got)
+	}
+	// So does everything when the command that used sudo is killed.
+	p := start(t, sb, sandpit.Command{Script: `sudo sh -c 'setsid sleep 1000 & echo $! >/tmp/killed; wait'`})
+	eventually(t, "it runs", func() bool { return run(t, sb, sandpit.Command{Script: "test -s /tmp/killed"}).Success() })
+	if err := p.Kill(guarded(t)); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "it is gone", func() bool {
+		return run(t, sb, sandpit.Command{Script: "! test -d /proc/$(cat /tmp/killed)"}).Success()
+	})
+}
+
+func testSudoRefused(t *testing.T, e *env) {
+	sb := rootInside(t, e)
+	out := run(t, sb, sandpit.Command{Argv: []string{"sudo", "id", "-u"}, User: "1234:2345"})
+	if out.ExitCode != 1 || len(out.Stdout) > 0 || !strings.Contains(string(out.Stderr), "only the sandbox's own user") {
+		t.Errorf("as another user: %+v %s %s", out.Result, out.Stdout, out.Stderr)
+	}
+	shell(t, sb, "cp /usr/local/bin/sudo /tmp/sudo")
+	p, err := sb.Files().Open(guarded(t), "/tmp/sudo", 0, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	plain := e.sandbox(t, sandpit.Spec{})
+	if _, err := plain.Files().Write(guarded(t), "/tmp/sudo", p, sandpit.WriteOptions{Mode: 0o755}); err != nil {
+		t.Fatal(err)
+	}
+	out = run(t, plain, sandpit.Command{Argv: []string{"/tmp/sudo", "id", "-u"}})
+	if out.ExitCode != 1 || len(out.Stdout) > 0 || !strings.Contains(string(out.Stderr), "no root inside") {
+		t.Errorf("in a sandbox that did not ask for it: %+v %s %s", out.Result, out.Stdout, out.Stderr)
+	}
+}
+
+func testSudoAttacked(t *testing.T, e *env) {
+	sb := rootInside(t, e)
+	if !run(t, sb, sandpit.Command{Argv: []string{"python3", "-c", ""}}).Success() {
+		return // the image of other runs of this suite has it
+	}
+	const attack = `
+import array, os, socket, struct
+def dial():
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.connect("\0sandpit-sudo"); return s
+def num(n):
+    out = b""
+    while n >= 128: out += bytes([n & 127 | 128]); n >>= 7
+    return out + bytes([n])
+def text(s): return num(len(s)) + s
+def texts(l): return num(len(l)) + b"".join(text(s) for s in l)
+def request(argv, env=(), dir=b"/", user=b"", flags=0): return num(flags) + texts(argv) + text(b"") + texts(env) + text(dir) + text(user)
+def ask(b, fds, more=()):
+    s = dial()
+    try:
+        s.sendmsg([b], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [])
+        for m in more: s.send(m)
+        return s.recv(4096)
+    except (ConnectionResetError, BrokenPipeError): return b"gone"
+three = [0, 1, 2]
+touch = [b"touch", b"/tmp/made"]
+for b, fds in [(b"\xff" * 50, three), (request([]), three), (request(touch), []), (request(touch), three[:2]), (request(touch), three + [0]), (request(touch), [0] * 200),
+        (request(touch, dir=b"tmp"), three), (request(touch, dir=b"/\0"), three), (request([b"a\0b"]), three), (request(touch, env=[b"x"]), three), (request(touch, env=[b"=x"]), three),
+        (request(touch, user=b":"), three), (request(touch, user=b"0:"), three), (request(touch, user=b"-1"), three), (request([b""]), three), (b"\0", three)]:
+    a = ask(b, fds)
+    assert a and a[:1] != b"\0" or a[1:2] != b"\0", (b, a)
+assert not os.path.exists("/tmp/made")
+# Descriptors of every kind are only the command's.
+r, w = os.pipe()
+s1, s2 = socket.socketpair()
+for fds in [[r, w, w], [s1.fileno()] * 3, [os.open("/proc/self/mem", os.O_RDWR)] * 3, [os.open("/", os.O_PATH)] * 3, [os.open("/dev/null", os.O_RDWR)] * 3]:
+    ask(request([b"true"]), fds, [b"\0", b"\xff", b"\x41", b"\x00\x00"])
+# Connections that say nothing or leave at once hold up nobody for long.
+silent = [dial() for _ in range(12)]
+for _ in range(100): dial().close()
+s = dial(); s.sendmsg([request([b"sleep", b"1000"])], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", three))]); s.close()
+assert ask(request([b"id", b"-u"]), three)
+`
+	if got := shell(t, sb, "cat >/tmp/attack.py <<'END'\n"+attack+"\nEND\npython3 /tmp/attack.py"); got != "0" {
+		t.Errorf("got %q", got)
+	}
+	eventually(t, "nothing is left", func() bool {
+		return !run(t, sb, sandpit.Command{Script: `grep -l '^sleep' /proc/[0-9]*/cmdline 2>/dev/null`, User: "root"}).Success()
+	})
+	if got := shell(t, sb, "sudo id -u"); got != "0" {
+		t.Errorf("afterwards it says %q", got)
 	}
 }
 

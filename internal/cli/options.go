@@ -197,7 +197,7 @@ func (o *Options) Sections() []Section {
 			{"env-file", "", &o.envFile, "set variables from a file of KEY=VALUE lines", false},
 			{"workdir", "w", &o.workdir, "working directory of CMD (default the image's)", false},
 			{"user", "u", &o.user, "name, uid, name:group or uid:gid (default the image's user, or else an unprivileged one)", false},
-			{"root-inside", "", &o.rootInside, "have root and other users inside, beside --user", false},
+			{"root-inside", "", &o.rootInside, "have root and other users inside, beside --user, and sudo", false},
 		}},
 		{"Limits", []Entry{
 			{"timeout", "", &o.timeout, "kill CMD and its descendants after this time: 30s, 5m, 1h30m", false},

@@ -423,3 +423,10 @@ type File struct {
 	Mode       uint32
 	Data, Rest []byte // its content: Data, which may be shared with other plans, and then Rest
 }
+
+// GuestProgrammer is implemented by drivers that have the guest as a file of its own.
+type GuestProgrammer interface {
+	// GuestProgram returns the guest program, or nil if there is no such file. The caller must
+	// not write to it.
+	GuestProgram() []byte
+}

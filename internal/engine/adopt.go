@@ -243,6 +243,7 @@ func (e *Engine) recall(recoverer driver.Recoverer, r Record, cancel context.Can
 			s.own[name] = OwnSecret{}
 		}
 	}
+	s.rootInside = made.Spec.RootInside
 	s.origin, s.secret, s.dialects = d.Made, r.Secret, d.Dialects
 	s.cost = costOf(d.Labels, d.Config, len(d.Made)+len(r.Secret)) + s.secretUses.cost() + egressCost(s.egress) // whatever the bounds are: it is there
 	for _, data := range d.Dialects {

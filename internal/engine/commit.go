@@ -209,6 +209,9 @@ func configure(config *image.Config, c sandpit.Commit) {
 // sandbox, and the next one gets its own.
 func (s *Sandbox) ownFiles(root image.Rootfs) (paths []string, err error) {
 	files := rootFiles("")
+	if s.rootInside {
+		files = append(files, s.engine.sudoFile()...)
+	}
 	if network := s.engine.opts.Network; network != nil {
 		s.mu.Lock()
 		now := s.egress

@@ -324,6 +324,9 @@ func (s *Sandbox) plan(spec sandpit.Spec, limits sandpit.Limits, enforce feature
 			plan.Tmpfs[i].Size = defaultTmpfs
 		}
 	}
+	if s.rootInside = spec.RootInside; s.rootInside {
+		plan.Root.Files = append(plan.Root.Files, s.engine.sudoFile()...)
+	}
 	// A volume of an image is a place for data of its own. Everything in a
 	// sandbox is its own already; the directory has to exist.
 	plan.Root.Dirs = volumes(root.Config.Volumes)
@@ -335,7 +338,7 @@ func (s *Sandbox) plan(spec sandpit.Spec, limits sandpit.Limits, enforce feature
 	config := client.Config{
 		User: who.text, Dir: dir, Env: slices.Concat(root.Config.Env, spec.Env),
 		Output: limits.Output, NoFile: limits.NoFile, Life: limits.Life,
-		RootCaps: spawn.RootCapabilities, OOMScoreAdj: oomScoreAdj,
+		RootCaps: spawn.RootCapabilities, OOMScoreAdj: oomScoreAdj, Sudo: spec.RootInside,
 	}
 	return plan, config, nil
 }

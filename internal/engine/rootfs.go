@@ -18,6 +18,16 @@ func rootFiles(hostname string) []driver.File {
 	}
 }
 
+// sudoFile is the program sudo of sandboxes with root inside: the guest, under another name. A
+// driver whose guest is not a program of its own has none.
+func (e *Engine) sudoFile() []driver.File {
+	g, ok := e.opts.Driver.(driver.GuestProgrammer)
+	if !ok || g.GuestProgram() == nil {
+		return nil
+	}
+	return []driver.File{{Path: "/usr/local/bin/sudo", Mode: 0o755, Data: g.GuestProgram()}}
+}
+
 // maxVolumes bounds the number of an image's volumes.
 const maxVolumes = 64
 

@@ -36,6 +36,7 @@ type Sandbox struct {
 	demand     demand    // its capacity
 	memory     *ledger.Account
 	image      image.Config
+	rootInside bool            // Spec.RootInside
 	origin     json.RawMessage // as encodeMade returns it
 	secret     json.RawMessage // the same; changed under mu
 	ca         []byte          // Terms.CA

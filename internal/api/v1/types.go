@@ -65,7 +65,7 @@ type Spec struct {
 	Encoding   string            `json:"encoding,omitempty" enum:"base64" doc:"base64: the variables in env are in base64; of an object, the values. Absent: text"`
 	WorkDir    string            `json:"workdir,omitempty"`
 	User       string            `json:"user,omitempty"`
-	RootInside bool              `json:"root_inside,omitempty" doc:"Root and other users exist inside, beside user"`
+	RootInside bool              `json:"root_inside,omitempty" doc:"Root and other users exist inside, beside user, who may use sudo"`
 	Limits     *Limits           `json:"limits,omitempty"`
 	Mounts     []Mount           `json:"mounts,omitempty"`
 	Tmpfs      []Tmpfs           `json:"tmpfs,omitempty"`

@@ -25,6 +25,9 @@ import (
 // GuestName is the name under which a program acts as a guest: when argv[0] ends in it.
 const GuestName = "sandpit-guest"
 
+// GuestProgram returns the embedded guest. See driver.GuestProgrammer.
+func (d *Driver) GuestProgram() []byte { return d.opts.Guest }
+
 // guestFile finds the file of the guest program. An embedded guest is written
 // once into dir under a name that holds its digest; without one the running
 // program is its own guest.

@@ -34,6 +34,7 @@ type Config struct {
 	Life        time.Duration // the longest time that a process may run; 0: no limit
 	RootCaps    uint64        // capabilities that processes of uid 0 keep, a bit each; 0: none
 	OOMScoreAdj int           // of processes; only raising works
+	Sudo        bool          `json:",omitempty"` // programs of the sandbox's user may start others as root
 }
 
 // Options are for New.
@@ -132,7 +133,7 @@ func (conf *Config) message() (*wire.Config, error) {
 	}
 	return &wire.Config{
 		User: conf.User, Dir: conf.Dir, Env: conf.Env, Output: conf.Output, NoFile: uint64(conf.NoFile),
-		Life: int64(conf.Life), RootCaps: conf.RootCaps, OOMScoreAdj: int64(conf.OOMScoreAdj),
+		Life: int64(conf.Life), RootCaps: conf.RootCaps, OOMScoreAdj: int64(conf.OOMScoreAdj), Sudo: conf.Sudo,
 	}, nil
 }
 

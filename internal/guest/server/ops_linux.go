@@ -26,6 +26,9 @@ func (g *guest) Open(s *conn.Stream, op wire.Op, msg []byte) error {
 		err := g.settings.Configure(&m)
 		if err == nil {
 			g.workers.Renew()
+			if m.Sudo {
+				err = g.processes.ServeSudo()
+			}
 		}
 		s.Answer(conn.Nothing{}, err)
 		return nil

@@ -56,7 +56,12 @@ const usage = `usage: sandpit-guest bootstrap   serve connections received on de
 //     exits, unless it was given a socket to listen on and can still do so.
 //   - "stdio": one connection on standard input and output. The guest kills
 //     everything and exits when it ends.
+//
+// Under the name sudo it is that program: see sudo.
 func Main(args []string) int {
+	if isSudo(args) {
+		return sudo(args)
+	}
 	var serve func(*guest) int
 	if len(args) == 2 {
 		switch args[1] {

@@ -149,7 +149,16 @@ type Config struct {
 	Life        int64    // nanoseconds that a process may run; 0: no limit
 	RootCaps    uint64   // capabilities that processes of uid 0 keep, a bit each
 	OOMScoreAdj int64    // of processes
+	Sudo        bool     // serve SudoSocket
 }
+
+// SudoSocket is the name of the abstract socket, of type SEQPACKET, on which the program sudo
+// asks the guest for a command: a Start with Argv, Env, Dir and User, and three descriptors.
+// The guest answers Exit. Bytes that are sent in between are signals.
+const SudoSocket = "@sandpit-sudo"
+
+// MaxSudo is the maximum size of a request on SudoSocket, in bytes.
+const MaxSudo = 128 << 10
 
 // Append appends the encoded message.
 func (m *Config) Append(b []byte) []byte {
@@ -160,13 +169,14 @@ func (m *Config) Append(b []byte) []byte {
 	b = appendUint(b, m.NoFile)
 	b = appendInt(b, m.Life)
 	b = appendUint(b, m.RootCaps)
-	return appendInt(b, m.OOMScoreAdj)
+	b = appendInt(b, m.OOMScoreAdj)
+	return appendBool(b, m.Sudo)
 }
 
 // Decode decodes a message.
 func (m *Config) Decode(b []byte) error {
 	d := newDecoder(b)
-	*m = Config{d.string(), d.string(), d.strings(), d.int(), d.uint(), d.int(), d.uint(), d.int()}
+	*m = Config{d.string(), d.string(), d.strings(), d.int(), d.uint(), d.int(), d.uint(), d.int(), d.bool()}
 	return d.err()
 }
 

@@ -28,7 +28,7 @@ func messages() [][2]decodable {
 	return [][2]decodable{
 		{&HelloMessage{1, 2, HostWindow, 1 << 63, "build"}, &HelloMessage{Window: MinWindow}},
 		{&ErrorMessage{CodeFile, 28, "no space"}, &ErrorMessage{}},
-		{&Config{"u", "/d", []string{"A=1", ""}, -1, 2, 3, 1 << 40, -500}, &Config{}},
+		{&Config{"u", "/d", []string{"A=1", ""}, -1, 2, 3, 1 << 40, -500, true}, &Config{}},
 		{&Info{"b", 1, 2, 3, -4, 5, 6}, &Info{}},
 		{&Start{7, []string{"a", "b\x00"}, "s", []string{"E=1"}, "d", "u", 1, 2, -3, 4, 5, 6}, &Start{}},
 		{&Started{1, 2}, &Started{}},
