@@ -44,12 +44,15 @@ func TestE2BClients(t *testing.T) {
 		g := newGenerator(t, "e2b-javascript", env)
 		g.modules(npm)
 		g.quiet(node, "scenario.mjs")
+		g.quiet(node, "code.mjs")
 	})
 
 	t.Run("Python", func(t *testing.T) {
 		python := testkit.NeedProgram(t, "python3")
 		g := newGenerator(t, "e2b-python", env)
-		g.quiet(filepath.Join(g.venv(python), "python"), "-X", "faulthandler", "scenario.py")
+		bin := filepath.Join(g.venv(python), "python")
+		g.quiet(bin, "-X", "faulthandler", "scenario.py")
+		g.quiet(bin, "-X", "faulthandler", "code.py")
 	})
 }
 
@@ -79,7 +82,7 @@ func TestE2BBadInput(t *testing.T) {
 		return s.e2bCall(t, status, text, method, url+path, body, headers...)
 	}
 	other := s.keyOf("other", "")
-	var made struct{ SandboxID, EnvdAccessToken string }
+	var made struct{ SandboxID, EnvdAccessToken, TrafficAccessToken string }
 	if err := json.Unmarshal([]byte(call(201, "", "POST", "/sandboxes", `{"templateID":"base","timeout":600,"unknown":1}`, "X-API-KEY", key)), &made); err != nil {
 		t.Fatal(err)
 	}
@@ -165,6 +168,19 @@ func TestE2BBadInput(t *testing.T) {
 	call(501, `{"code":501,`, "POST", "/files?path=/tmp/y", "x", append(mine, "X-Metadata-A", "b")...)
 	call(400, `{"code":"invalid_argument",`, "POST", "/filesystem.Filesystem/ListDir", `{"path":"/etc/passwd"}`, mine...)
 	call(404, `{"code":"not_found",`, "POST", "/filesystem.Filesystem/GetWatcherEvents", `{"watcherId":"x"}`, mine...)
+
+	contexts := func(status int, text string, headers ...string) {
+		t.Helper()
+		call(status, text, "GET", "/contexts", "", append(headers, "E2b-Sandbox-Id", made.SandboxID)...)
+	}
+	contexts(200, "[]", "X-Access-Token", token)
+	contexts(200, "[]", "E2B-Traffic-Access-Token", made.TrafficAccessToken)
+	contexts(401, `{"code":401,`)
+	contexts(401, `{"code":401,`, "E2B-Traffic-Access-Token", token)
+	contexts(401, `{"code":401,`, "X-Access-Token", made.TrafficAccessToken)
+	call(401, `{"code":"unauthenticated",`, "POST", list, "{}", "E2b-Sandbox-Id", made.SandboxID, "E2B-Traffic-Access-Token", made.TrafficAccessToken)
+	call(404, `{"code":404,`, "POST", "/execute", `{"code":"1","context_id":"nonesuch"}`, mine...)
+	call(400, `{"code":400,`, "POST", "/execute", `{"code":"1","language":"cobol"}`, mine...)
 
 	admin := s.unix()
 	defer admin.Close()

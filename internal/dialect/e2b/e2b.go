@@ -50,6 +50,7 @@ const (
 	headerKey     = "X-Api-Key"
 	headerSandbox = "E2b-Sandbox-Id"
 	headerToken   = "X-Access-Token"
+	headerTraffic = "E2b-Traffic-Access-Token"
 )
 
 // envdVersion is the version of envd whose behavior this package has. SDKs ask older versions
@@ -114,12 +115,13 @@ func serve(s dialect.Server) gate.Dialect {
 	add(true, processRoutes())
 	add(true, filesystemRoutes())
 	add(true, transferRoutes())
+	add(true, codeRoutes())
 	return d
 }
 
 // onData reports whether a path is one of the data plane.
 func onData(path string) bool {
-	return rpcPath(path) || path == filesPath || path == "/health"
+	return rpcPath(path) || onInterpreter(path) || path == filesPath || path == "/health"
 }
 
 // fail is gate.Dialect.Fail.
@@ -199,7 +201,7 @@ func (c *call) sandbox() (engine.Box, error) {
 
 // running finds the sandbox that a request to the data plane names. One that is paused is resumed
 // by what is then done, if it was created so.
-func (c *call) running() (sandpit.Sandbox, error) {
+func (c *call) running() (engine.Box, error) {
 	sb, err := c.lookAt()
 	if err != nil {
 		return nil, c.Untouched(err)

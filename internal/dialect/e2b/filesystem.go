@@ -46,9 +46,9 @@ type place struct {
 
 // files returns the files of the sandbox with the rights of a user; "" is the sandbox's own.
 func (c *call) files(user string) (place, error) {
-	sb, err := c.lookAt()
+	sb, err := c.running()
 	if err != nil {
-		return place{}, c.Untouched(err)
+		return place{}, err
 	}
 	return place{sb.Files().As(user), homeOf(sb, user)}, nil
 }

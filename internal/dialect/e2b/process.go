@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -164,11 +163,8 @@ func startProcess(c *call, in *startRequest) error {
 		return err
 	}
 	cmd := sandpit.Command{
-		Argv: append([]string{in.Process.Cmd}, in.Process.Args...), Dir: in.Process.Cwd, User: user(c.R),
+		Argv: append([]string{in.Process.Cmd}, in.Process.Args...), Dir: in.Process.Cwd, Env: environment(in.Process.Envs), User: user(c.R),
 		Stdin: in.Stdin == nil || *in.Stdin, Timeout: c.timeout(),
-	}
-	for _, name := range slices.Sorted(maps.Keys(in.Process.Envs)) {
-		cmd.Env = append(cmd.Env, name+"="+in.Process.Envs[name])
 	}
 	s := c.newStream(eventKeepalive)
 	defer s.close()

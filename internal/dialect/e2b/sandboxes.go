@@ -4,10 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -95,14 +93,11 @@ func (n *newSandbox) spec() (sandpit.Spec, error) {
 	case n.PauseMemory != nil && !*n.PauseMemory:
 		return sandpit.Spec{}, unsupported("pausing without keeping the memory is")
 	}
-	spec := sandpit.Spec{Labels: n.Metadata, Limits: sandpit.Limits{Life: defaultLife}}
+	spec := sandpit.Spec{Labels: n.Metadata, Env: environment(n.EnvVars), Limits: sandpit.Limits{Life: defaultLife}}
 	if n.Timeout != nil {
 		if spec.Limits.Life = seconds(*n.Timeout); *n.Timeout <= 0 {
 			return sandpit.Spec{}, gate.Invalid("the timeout must be positive", "")
 		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(n.EnvVars)) {
-		spec.Env = append(spec.Env, name+"="+n.EnvVars[name])
 	}
 	if n.AutoPause != nil {
 		spec.OnExpiry = sandpit.ExpiryRemove
@@ -127,6 +122,7 @@ type created struct {
 	ClientID        string  `json:"clientID"`
 	EnvdVersion     string  `json:"envdVersion"`
 	EnvdAccessToken string  `json:"envdAccessToken,omitempty"`
+	TrafficToken    string  `json:"trafficAccessToken,omitempty"`
 	Domain          *string `json:"domain"`
 }
 
@@ -134,7 +130,7 @@ type created struct {
 const clientID = "sandpit"
 
 func (c *call) describe(sb engine.Box) created {
-	return created{SandboxID: sb.ID(), TemplateID: stateOf(sb).Template, ClientID: clientID, EnvdVersion: envdVersion, EnvdAccessToken: c.token(sb.ID())}
+	return created{SandboxID: sb.ID(), TemplateID: stateOf(sb).Template, ClientID: clientID, EnvdVersion: envdVersion, EnvdAccessToken: c.token(sb.ID()), TrafficToken: c.token(sb.ID() + traffic)}
 }
 
 // createSandbox creates a sandbox. E2B gives every sandbox access to the internet. If a request does

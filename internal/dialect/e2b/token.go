@@ -16,7 +16,13 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
-// token returns the access token of a sandbox for the caller, or "" for a peer of a unix socket, who
+// Access tokens stand for a key at one sandbox. That of envd is for everything in the sandbox, that of
+// traffic only for its interpreter. SDKs get both when they create or connect.
+
+// traffic is what the name of a sandbox ends with in tokens of traffic.
+const traffic = ".traffic"
+
+// token returns an access token of a sandbox for the caller, or "" for a peer of a unix socket, who
 // needs none.
 func (c *call) token(sandbox string) string {
 	token, _, err := c.api.Tokens.Of(c.Ctx, c.Caller.Key, sandbox)
@@ -29,7 +35,10 @@ func (c *call) token(sandbox string) string {
 // proof is gate.Route.Proof of the data plane. Some SDKs send nothing but the access token, which then
 // also names the sandbox.
 func (a *api) proof(c *gate.Call) (who gate.Caller, ok bool, err error) {
-	token := c.R.Header.Get(headerToken)
+	token, suffix := c.R.Header.Get(headerToken), ""
+	if token == "" && onInterpreter(c.R.URL.Path) { // SDKs send nothing else with requests about contexts
+		token, suffix = c.R.Header.Get(headerTraffic), traffic
+	}
 	switch {
 	case token == "" && c.R.URL.Path == filesPath:
 		return a.proveSignature(c)
@@ -37,11 +46,13 @@ func (a *api) proof(c *gate.Call) (who gate.Caller, ok bool, err error) {
 		return who, false, nil
 	}
 	c.R.Header.Del(headerToken)
+	c.R.Header.Del(headerTraffic)
 	sandbox, who, err := a.Tokens.Verify(c.Ctx, token)
 	if err != nil {
 		return gate.Caller{}, false, err
 	}
-	if c.Target != "" && c.Target != sandbox {
+	sandbox, ok = strings.CutSuffix(sandbox, suffix)
+	if !ok || c.Target != "" && c.Target != sandbox {
 		return gate.Caller{}, false, dialect.ErrTokenEnded
 	}
 	c.Target = sandbox
@@ -49,21 +60,24 @@ func (a *api) proof(c *gate.Call) (who gate.Caller, ok bool, err error) {
 }
 
 // named is gate.Route.Target of the data plane: the sandbox that a header or the host name has,
-// 49983-ID.e2b.DOMAIN.
+// 49983-ID.e2b.DOMAIN or 49999-ID.e2b.DOMAIN.
 func (a *api) named(r *http.Request) string {
 	if id := r.Header.Get(headerSandbox); id != "" {
 		return id
 	}
 	label, _ := dialect.Label(gate.HostName(r.Host), a.Domain)
-	id, ok := strings.CutPrefix(label, envdPort+"-")
-	if !ok {
+	port, id, _ := strings.Cut(label, "-")
+	if port != envdPort && port != codePort {
 		return ""
 	}
 	return id
 }
 
-// envdPort is the port of envd in host names.
-const envdPort = "49983"
+// The ports of envd and of the code interpreter in host names.
+const (
+	envdPort = "49983"
+	codePort = "49999"
+)
 
 // maxKeys bounds the keys of a sandbox whose signatures are valid.
 const maxKeys = 8
