@@ -38,13 +38,20 @@ func TestDriver(t *testing.T) {
 // the same directory for all.
 func factory(t *testing.T) drivertest.Factory {
 	t.Helper()
-	if err := os.MkdirAll(keepDir(), 0o700); err != nil { // or the first sandbox would leave it
-		t.Fatal(err)
+	dirs := []string{keepDir()} // or the first sandbox would leave them, or the first image that is saved
+	for _, d := range []string{"blobs", "images", "layers", "locks", "refs", "tmp"} {
+		dirs = append(dirs, filepath.Join(images().Dir(), d))
+	}
+	for _, dir := range dirs {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
 	}
 	f := drivertest.Factory{
 		New:  func(_ *testing.T, private ...string) driver.Driver { return suiteDriver(private...) },
 		Root: hostRoot,
 		Client: func(t *testing.T) sandpit.Client {
+			t.Cleanup(func() { removeSaved(t) })
 			return engine.New(engine.Options{Driver: newDriver(), Images: images(), Policy: policy.Default(), Network: network.InProcess{}})
 		},
 		ClientOptions: sandpittest.Options{Local: true, Skip: skipped()},
@@ -68,6 +75,20 @@ func factory(t *testing.T) drivertest.Factory {
 		f.Without = map[string]string{"Litter": "nothing is left of sandboxes without cgroups", "Owners": "sandboxes have no cgroups here"}
 	}
 	return f
+}
+
+// removeSaved removes the images that clients have saved.
+func removeSaved(t *testing.T) {
+	t.Helper()
+	list, err := images().List(context.Background())
+	for _, s := range list {
+		if s.Saved && err == nil {
+			_, err = images().Remove(context.Background(), s.Digest)
+		}
+	}
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 // keepDir is the KeepDir of the suite. The paths of its sockets are too long for an address
