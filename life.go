@@ -62,7 +62,9 @@ type Lifecycle interface {
 	// stay. Start and file operations return ErrState until Restart.
 	Stop(ctx context.Context, grace time.Duration) error
 
-	// Restart starts a stopped sandbox, which then has no processes.
+	// Restart starts a sandbox that is stopped, or was created with Spec.NoStart. It then has
+	// no processes. Starting one for the first time is what Create does otherwise, with the
+	// same errors; after an error it can be started again.
 	Restart(ctx context.Context) error
 
 	// Pause freezes all processes. A paused sandbox uses no CPU time.

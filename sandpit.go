@@ -46,7 +46,8 @@ type State string
 
 // The states of a sandbox. A removed sandbox has no state.
 const (
-	StateCreating State = "creating" // being created; not yet usable
+	StateCreated  State = "created"  // was never started, as Spec.NoStart asks; takes nothing of the machine
+	StateCreating State = "creating" // being created, or started for the first time; not yet usable
 	StateRunning  State = "running"  // accepts Start and file operations
 	StatePaused   State = "paused"   // frozen; keeps its memory
 	StateStopped  State = "stopped"  // has no processes; keeps its files
@@ -58,7 +59,7 @@ type Client interface {
 	Watcher
 
 	// Create creates a sandbox and returns when it is running, that is, when its
-	// guest responds. If Create fails, it leaves nothing behind. The error
+	// guest responds, or at once with Spec.NoStart. If Create fails, it leaves nothing behind. The error
 	// matches ErrInvalid if the Spec is not valid, ErrUnsupported if this machine
 	// can't enforce it, ErrForbidden if the policy refuses it, ErrExists if the
 	// name is in use, and ErrNotFound if the image does not exist.

@@ -54,6 +54,11 @@ type Spec struct {
 	// Tmpfs are empty in-memory directories, each with its own size.
 	Tmpfs []Tmpfs
 
+	// NoStart leaves the sandbox in StateCreated until Lifecycle.Restart: its name is taken and
+	// its image stored, and it counts as a sandbox of its policy, but takes no memory, CPU and
+	// disk of the machine. Its lifetime and idle time begin with its start. It can't have Secrets.
+	NoStart bool
+
 	// ReadOnly makes the root file system read-only. /tmp, /dev/shm, Tmpfs and
 	// writable Mounts stay writable.
 	ReadOnly bool

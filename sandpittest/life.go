@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +21,7 @@ var lifeProperties = []property{
 	{"Pause freezes and Resume thaws", testPauseResume},
 	{"a request to a paused sandbox makes it go on", testPausedRequest},
 	{"a state that can't be reached is ErrState, the present one no error", testStates},
+	{"a sandbox that is not started has a name and no life, and Restart starts it", testNoStart},
 	{"a lifetime may stop a sandbox", testLifeStops},
 	{"a lifetime may pause a sandbox", testLifePauses},
 	{"SetLifetime makes a life longer, and shorter", testSetLifetime},
@@ -326,4 +329,81 @@ func testIdle(t *testing.T, e *env) {
 	if info := state(t, sb, sandpit.StateStopped); !strings.Contains(info.Reason, "idle") || info.Idle != idle {
 		t.Errorf("got %+v", info)
 	}
+}
+
+func testNoStart(t *testing.T, e *env) {
+	name := uniqueName(t)
+	sb := e.sandbox(t, sandpit.Spec{
+		NoStart: true, Name: name, Env: []string{"FROM=spec"}, Hostname: "own", Labels: map[string]string{"k": "v"},
+		Limits: sandpit.Limits{Memory: 96 << 20, Life: time.Hour}, Idle: time.Hour,
+	})
+	before := state(t, sb, sandpit.StateCreated)
+	if before.ID != sb.ID() || before.Name != name || before.Labels["k"] != "v" || before.Limits.Memory != 96<<20 || before.Image == "" || !before.ExpiresAt.IsZero() || before.Idle != time.Hour {
+		t.Errorf("it is %+v", before)
+	}
+	e.refused(t, sandpit.Spec{Name: name}, sandpit.ErrExists)
+	page, err := e.client.List(t.Context(), sandpit.ListQuery{States: []sandpit.State{sandpit.StateCreated}, Since: before.CreatedAt})
+	must(t, err)
+	if !slices.ContainsFunc(page.Sandboxes, func(i sandpit.Info) bool { return i.ID == sb.ID() }) {
+		t.Errorf("it is not in %+v", page.Sandboxes)
+	}
+
+	// Nothing but its name and labels can be used.
+	_, err = sb.Start(t.Context(), sandpit.Command{Argv: []string{"true"}})
+	wantKind(t, err, sandpit.ErrState)
+	_, err = sb.Files().Stat(t.Context(), "/tmp")
+	wantKind(t, err, sandpit.ErrState)
+	_, err = sb.Metrics(t.Context())
+	wantKind(t, err, sandpit.ErrState)
+	for _, err := range sb.Logs(t.Context(), sandpit.LogQuery{}) {
+		wantKind(t, err, sandpit.ErrState)
+	}
+	_, err = sb.Dial(t.Context(), 80)
+	wantKind(t, err, sandpit.ErrState)
+	for _, err := range []error{
+		sb.Stop(t.Context(), 0), sb.Resume(t.Context()), sb.SetLifetime(t.Context(), sandpit.Lifetime{Life: time.Hour}),
+		sb.Update(t.Context(), sandpit.Change{Limits: sandpit.Limits{Pids: 100}}), sb.SetEgress(t.Context(), sandpit.Egress{}),
+	} {
+		wantKind(t, err, sandpit.ErrState)
+	}
+	must(t, sb.Update(t.Context(), sandpit.Change{Name: name + "-2", Labels: map[string]string{"more": "x"}}))
+	if processes, err := sb.Processes(t.Context()); err != nil || len(processes) > 0 {
+		t.Errorf("it has %+v, %v", processes, err)
+	}
+
+	// One of many starts starts it, and its life begins.
+	begun := time.Now()
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			if err := sb.Restart(guarded(t)); err != nil {
+				t.Errorf("starting it: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	info := state(t, sb, sandpit.StateRunning)
+	if info.Name != name+"-2" || info.Labels["more"] != "x" || info.Limits.Memory != 96<<20 || !info.CreatedAt.Equal(before.CreatedAt) || info.ExpiresAt.Before(begun.Add(time.Hour-time.Second)) {
+		t.Errorf("started, it is %+v", info)
+	}
+	if got := shell(t, sb, "echo $FROM; hostname"); got != "spec\nown" {
+		t.Errorf("got %q", got)
+	}
+	must(t, sb.Stop(guarded(t), 0))
+	must(t, sb.Restart(guarded(t)))
+	must(t, sb.Remove(guarded(t)))
+
+	// It is removed as any other, also while it is being started.
+	for _, starting := range []bool{false, true} {
+		sb := e.sandbox(t, sandpit.Spec{NoStart: true, Name: name})
+		if starting {
+			wg.Go(func() { _ = sb.Restart(guarded(t)) })
+		}
+		must(t, sb.Remove(guarded(t)))
+		wg.Wait()
+		_, err := sb.Info(t.Context())
+		wantKind(t, err, sandpit.ErrClosed)
+	}
+	e.refused(t, sandpit.Spec{NoStart: true, Name: name, Limits: sandpit.Limits{Memory: 1}}, sandpit.ErrInvalid)
+	e.refused(t, sandpit.Spec{NoStart: true, Name: name, Secrets: []sandpit.Secret{{Name: "s"}}}, sandpit.ErrUnsupported)
 }

@@ -675,6 +675,14 @@ func TestCommandsOverTLS(t *testing.T) {
 	if _, err := run([]string{trust, at, with}, "rm", "later"); err != nil {
 		t.Error(err)
 	}
+	for _, line := range [][]string{{"create", "--no-start", "later"}, {"start", "later"}, {"exec", "later", "true"}, {"rm", "later"}} {
+		if out, err := run([]string{trust, at, with}, line...); err != nil {
+			t.Errorf("%q: %v %s", line, err, out)
+		}
+		if out, err := run([]string{trust, at, with}, "exec", "later", "true"); line[0] == "create" && (err == nil || !strings.Contains(out, "not started yet") || !strings.Contains(out, "sandpit start later")) {
+			t.Errorf("a command in what is not started: %v %s", err, out)
+		}
+	}
 	nested := "SANDPIT_NAMESPACE=team"
 	if out, err := run([]string{trust, at, with, nested}, "create", "box"); err != nil || !strings.HasSuffix(out, "box\n") {
 		t.Errorf("a nested namespace: %v %s", err, out)

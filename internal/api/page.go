@@ -130,7 +130,7 @@ func texts[T ~string](q *query, name string) []T {
 // stateParam is the filter of sandboxes by state.
 func stateParam() Param {
 	return Param{Name: "state", Type: "string", Many: true, Enum: []string{
-		string(sandpit.StateCreating), string(sandpit.StateRunning), string(sandpit.StatePaused), string(sandpit.StateStopped), string(sandpit.StateFailed),
+		string(sandpit.StateCreated), string(sandpit.StateCreating), string(sandpit.StateRunning), string(sandpit.StatePaused), string(sandpit.StateStopped), string(sandpit.StateFailed),
 	}, Doc: "If repeated, one must match"}
 }
 

@@ -22,7 +22,7 @@ func sandboxRoutes() []Route {
 	return []Route{
 		{
 			Method: http.MethodPost, Path: sandboxes, ID: createID, Tag: tag, Summary: "Create a sandbox",
-			Text:           "Responds when the sandbox is running. A failed request leaves nothing behind. If a request with an Idempotency-Key names no sandbox, the name is random.",
+			Text:           "Responds when the sandbox is running, or with no_start when it is stored. A failed request leaves nothing behind. If a request with an Idempotency-Key names no sandbox, the name is random.",
 			EndsWithClient: true,
 			In:             v1.Spec{}, Status: http.StatusCreated, Out: v1.Sandbox{}, Guarded: true, Fails: []string{errcode.Exists, errcode.State, errcode.Unsupported, errcode.Integrity, errcode.Protocol, errcode.Closed, errcode.Timeout, errcode.NotFound, errcode.QuotaExceeded}, handle: createSandbox,
 		},
@@ -44,7 +44,7 @@ func sandboxRoutes() []Route {
 			In:   v1.Change{}, Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, Fails: []string{errcode.Exists}, handle: fromJSON(updateSandbox),
 		},
 		{Method: http.MethodPost, Path: oneSandbox + "/stop", ID: "stopSandbox", Tag: tag, Summary: "Stop a sandbox: end its processes and keep its files", In: v1.Stop{}, Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, Vital: true, handle: fromJSON(stopSandbox)},
-		{Method: http.MethodPost, Path: oneSandbox + "/start", ID: "startSandbox", Tag: tag, Summary: "Start a stopped sandbox", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, Fails: []string{errcode.Integrity}, handle: asJSON(startSandbox)},
+		{Method: http.MethodPost, Path: oneSandbox + "/start", ID: "startSandbox", Tag: tag, Summary: "Start a sandbox that is stopped, or was created with no_start", Text: "Starting one for the first time is what creating one does otherwise: the caller's present policy decides. After an error it can be started again.", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, Fails: []string{errcode.Integrity, errcode.Unsupported, errcode.Protocol, errcode.QuotaExceeded}, handle: asJSON(startSandbox)},
 		{Method: http.MethodPost, Path: oneSandbox + "/pause", ID: "pauseSandbox", Tag: tag, Summary: "Pause a sandbox: freeze its processes", Text: "Any other request to the sandbox resumes it.", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, handle: asJSON(pauseSandbox)},
 		{Method: http.MethodPost, Path: oneSandbox + "/resume", ID: "resumeSandbox", Tag: tag, Summary: "Resume a paused sandbox", Status: http.StatusOK, Out: v1.Sandbox{}, Guarded: true, handle: asJSON(resumeSandbox)},
 		{

@@ -250,6 +250,15 @@ func (e *Engine) recall(recoverer driver.Recoverer, r Record, cancel context.Can
 		s.cost += int64(len(data))
 	}
 	s.memory.Add(s.cost)
+	s.began = d.Began
+	if r.State == sandpit.StateCreated {
+		made, err := decodeMade(s.origin, s.secret, s.image)
+		if err != nil {
+			s.repay()
+			return nil, err
+		}
+		s.unstarted, s.demand = &made.Spec, demand{}
+	}
 	e.gate.claim(s.demand)
 	e.mu.Lock()
 	e.space(s.namespace).insert(s)
@@ -282,6 +291,9 @@ func (e *Engine) adopt(ctx context.Context, s *Sandbox, r Record, patience time.
 	var a adopted
 	if ctx.Err() != nil && context.Cause(ctx) != errExpired {
 		return a, ctx.Err()
+	}
+	if r.State == sandpit.StateCreated {
+		return s.adoptUnstarted(ctx, patience)
 	}
 	is, whole := s.instance.(unrecovered), context.WithoutCancel(ctx)
 	instance, err := is.recoverer.Recover(whole, is.handle)

@@ -89,45 +89,13 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 		return nil, err
 	}
 	defer giveBack()
-	making.enter("policy") // which looks at the sources of mounts
-	spec = t.policy.Complete(spec)
-	limits, err := policy.Resolve(spec, t.policy)
-	made := madeOf{}
-	if err == nil {
-		making.enter("secrets")
-		made, err = e.useSecrets(ctx, t.namespace, t.policy, &spec)
-	}
-	var egress granted
-	if err == nil {
-		egress, err = e.allowEgress(asking(spec.Egress), nil, len(made.placeholders) > 0, made.hosts(), t.policy)
-	}
-	if err == nil {
-		err = e.mayCreate(t)
-	}
-	if err != nil {
-		return nil, err
-	}
-	making.enter("probe")
-	caps := e.opts.Driver.Probe(ctx)
-	egress = egress.learnt(spec.Egress.Allow, caps)
-	spec.Egress = egress.Egress
-	enforce, gaps, err := caps.Negotiate(feature.Required(spec), &limits) // also what only the policy asks for
+	r, err := e.resolve(ctx, making, t, spec, true)
 	if err != nil {
 		return nil, err
 	}
 	trace("policy")
 
-	acquire := e.opts.Acquire
-	acquire.Pull, acquire.PublicOnly, acquire.Owner = spec.Pull, !t.policy.Vouches(spec.Image), t.namespace
-	var lease *image.Lease
-	err = making.onImage(ctx, acquire, giveBack, func(acquire image.AcquireOptions) (err error) {
-		lease, err = e.opts.Images.Acquire(ctx, spec.Image, acquire)
-		return err
-	})
-	if err == nil && ctx.Err() != nil {
-		lease.Release()
-		err = context.Cause(ctx)
-	}
+	lease, err := e.leaseFor(ctx, making, t, r.spec, giveBack)
 	if err != nil {
 		return nil, err
 	}
@@ -143,44 +111,21 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 			s.repay()
 		}
 	}()
-	s.lease, s.labels, s.dialects = lease, maps.Clone(spec.Labels), dialects
-	kept := 0 // bytes for dialects
-	for _, data := range dialects {
-		kept += len(data)
-	}
-	s.setName(cmp.Or(spec.Name, s.id))
-	plan, config, err := s.plan(spec, limits, enforce, caps)
+	s.lease, s.labels, s.dialects = lease, maps.Clone(r.spec.Labels), dialects
+	s.setName(cmp.Or(r.spec.Name, s.id))
+	s.idle, s.onExpiry = max(r.spec.Idle, 0), r.spec.OnExpiry
+	plan, config, err := s.prepare(t, r)
 	if err != nil {
 		lease.Release()
 		return nil, err
 	}
-	s.user, s.egress, s.secretUses = userName(config.User), egress, made.secretUses
-	if s.hasEgress(s.egress) {
-		l := link()
-		plan.Link = &l
-	}
-	trust, unread, err := s.intercept(&plan)
-	config.Env = slices.Concat(s.image.Env, trust, spec.Env, made.env)
-	if err == nil && s.persistent {
-		s.origin, s.secret, err = encodeMade(Made{Spec: spec, Policy: t.policy.Name, Guest: config, CA: s.ca, Own: s.own})
-	}
-	if err == nil {
-		err = s.pay(costOf(spec.Labels, s.image, len(s.origin)+len(s.secret)+kept) + made.cost() + egressCost(s.egress))
-	}
-	if err != nil {
-		lease.Release()
-		return nil, fmt.Errorf("creating a sandbox: %w", err)
-	}
-	s.info = sandpit.Info{
-		ID: s.id, Name: s.Name(), Namespace: s.nested, Image: imageName(lease.Rootfs()), Driver: e.opts.Driver.Name(),
-		Policy: t.policy.Name, Limits: plan.Limits, NotEnforced: slices.Concat(gaps, made.gap, unread),
-	}
-	s.idle, s.onExpiry, s.maxLife = max(spec.Idle, 0), spec.OnExpiry, t.policy.Max.Life
-	s.demand = demand{limits.Memory, limits.CPUs, 1}
 	trace("plan")
 
 	s.making, s.cancel = making, making.cancel
-	if err := e.letIn(ctx, s, t, spec, &plan); err != nil {
+	if r.spec.NoStart {
+		return s, s.shelve(ctx, making, t, r.spec, &entered)
+	}
+	if err := e.letIn(ctx, s, t, r.spec, &plan); err != nil {
 		return nil, err
 	}
 	entered = true
@@ -206,6 +151,99 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 		return nil, err
 	}
 	return s, nil
+}
+
+// resolved is a Spec as a policy allows it and the driver can enforce it.
+type resolved struct {
+	spec    sandpit.Spec // completed
+	limits  sandpit.Limits
+	enforce feature.Set
+	caps    driver.Capabilities
+	gaps    []sandpit.Gap
+	egress  granted
+	made    madeOf
+}
+
+// resolve resolves a Spec, which is that of another sandbox if new.
+func (e *Engine) resolve(ctx context.Context, making *task, t *Tenant, spec sandpit.Spec, new bool) (*resolved, error) {
+	making.enter("policy") // which looks at the sources of mounts
+	r := &resolved{spec: t.policy.Complete(spec)}
+	var err error
+	if r.limits, err = policy.Resolve(r.spec, t.policy); err != nil {
+		return nil, err
+	}
+	if r.spec.NoStart && len(r.spec.Secrets) > 0 {
+		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "creating a sandbox without starting it: it can't have secrets"), "start it, and stop it if it is not needed yet")
+	}
+	making.enter("secrets")
+	if r.made, err = e.useSecrets(ctx, t.namespace, t.policy, &r.spec); err != nil {
+		return nil, err
+	}
+	if r.egress, err = e.allowEgress(asking(r.spec.Egress), nil, len(r.made.placeholders) > 0, r.made.hosts(), t.policy); err != nil {
+		return nil, err
+	}
+	if new {
+		if err := e.mayCreate(t); err != nil {
+			return nil, err
+		}
+	}
+	making.enter("probe")
+	r.caps = e.opts.Driver.Probe(ctx)
+	r.egress = r.egress.learnt(r.spec.Egress.Allow, r.caps)
+	r.spec.Egress = r.egress.Egress
+	r.enforce, r.gaps, err = r.caps.Negotiate(feature.Required(r.spec), &r.limits) // also what only the policy asks for
+	return r, err
+}
+
+// leaseFor leases the image of a Spec.
+func (e *Engine) leaseFor(ctx context.Context, making *task, t *Tenant, spec sandpit.Spec, giveBack func()) (*image.Lease, error) {
+	acquire := e.opts.Acquire
+	acquire.Pull, acquire.PublicOnly, acquire.Owner = spec.Pull, !t.policy.Vouches(spec.Image), t.namespace
+	var lease *image.Lease
+	err := making.onImage(ctx, acquire, giveBack, func(acquire image.AcquireOptions) (err error) {
+		lease, err = e.opts.Images.Acquire(ctx, spec.Image, acquire)
+		return err
+	})
+	if err == nil && ctx.Err() != nil {
+		lease.Release()
+		err = context.Cause(ctx)
+	}
+	return lease, err
+}
+
+// prepare sets what a sandbox with an image and a name is made of, and charges it.
+func (s *Sandbox) prepare(t *Tenant, r *resolved) (driver.Plan, client.Config, error) {
+	plan, config, err := s.plan(r.spec, r.limits, r.enforce, r.caps)
+	if err != nil {
+		return plan, config, err
+	}
+	s.user, s.egress, s.secretUses = userName(config.User), r.egress, r.made.secretUses
+	if s.hasEgress(s.egress) {
+		l := link()
+		plan.Link = &l
+	}
+	trust, unread, err := s.intercept(&plan)
+	config.Env = slices.Concat(s.image.Env, trust, r.spec.Env, r.made.env)
+	if err == nil && s.persistent {
+		s.origin, s.secret, err = encodeMade(Made{Spec: r.spec, Policy: t.policy.Name, Guest: config, CA: s.ca, Own: s.own})
+	}
+	if err == nil {
+		kept := 0 // bytes for dialects
+		for _, data := range s.dialects {
+			kept += len(data)
+		}
+		err = s.pay(costOf(s.labels, s.image, len(s.origin)+len(s.secret)+kept) + r.made.cost() + egressCost(s.egress))
+	}
+	if err != nil {
+		return plan, config, fmt.Errorf("creating a sandbox: %w", err)
+	}
+	s.info = sandpit.Info{
+		ID: s.id, Name: s.Name(), Namespace: s.nested, Image: imageName(s.lease.Rootfs()), Driver: s.engine.opts.Driver.Name(),
+		Policy: t.policy.Name, Limits: plan.Limits, NotEnforced: slices.Concat(r.gaps, r.made.gap, unread),
+	}
+	s.maxLife = t.policy.Max.Life
+	s.demand = demand{r.limits.Memory, r.limits.CPUs, 1}
+	return plan, config, nil
 }
 
 // letIn waits until there is capacity for a sandbox, and takes its name. A sandbox that can
@@ -489,9 +527,13 @@ func (s *Sandbox) begin(ctx context.Context) error {
 		return fault.Errorf(sandpit.ErrClosed, "sandbox %s was removed while it was being created", s.Name())
 	}
 	s.state = sandpit.StateRunning
-	from := s.created
+	from, told := s.created, sandpit.EventCreated
 	if s.admitted.After(from) {
 		from = s.admitted
+	}
+	if s.unstarted != nil {
+		from, told = time.Now(), sandpit.EventStarted
+		s.began, s.unstarted = from, nil
 	}
 	s.deadline = from.Add(s.info.Limits.Life)
 	s.arm()
@@ -503,7 +545,7 @@ func (s *Sandbox) begin(ctx context.Context) error {
 	}
 	go s.watch()
 	s.engine.measure()
-	s.event(sandpit.EventCreated, "")
+	s.event(told, "")
 	return nil
 }
 

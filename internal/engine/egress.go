@@ -549,7 +549,7 @@ func (s *Sandbox) setEgress(ctx context.Context, edit egressEdit, p policy.Polic
 	if err != nil {
 		return err
 	}
-	if state == sandpit.StateCreating || state == sandpit.StateFailed {
+	if state == sandpit.StateCreated || state == sandpit.StateCreating || state == sandpit.StateFailed {
 		s.ends()
 		return s.stateError(state)
 	}

@@ -191,11 +191,11 @@ func (s *Sandbox) countKills() (r *reading, begun bool) {
 
 // Metrics returns the resource usage of the sandbox.
 func (s *Sandbox) Metrics(ctx context.Context) (sandpit.Metrics, error) {
-	switch s.present() {
+	switch state := s.present(); state {
 	case "":
 		return sandpit.Metrics{}, s.closedError()
-	case sandpit.StateCreating:
-		return sandpit.Metrics{}, s.stateError(sandpit.StateCreating)
+	case sandpit.StateCreated, sandpit.StateCreating:
+		return sandpit.Metrics{}, s.stateError(state)
 	}
 	return fresh(ctx, s.measure)
 }

@@ -158,7 +158,7 @@ const expireRetry = 5 * time.Second
 // change of the state, which the sandbox itself shows, this is known only from the record:
 // it is in force once it is written, and not at all if it can't be written.
 func (s *Sandbox) setLifetime(ctx context.Context, life sandpit.Lifetime, p policy.Policy) error {
-	if err := p.AllowLifetime(life, s.created, time.Now()); err != nil {
+	if err := p.AllowLifetime(life, s.begun(), time.Now()); err != nil {
 		return err
 	}
 	state, err := s.begins(ctx)
@@ -166,7 +166,7 @@ func (s *Sandbox) setLifetime(ctx context.Context, life sandpit.Lifetime, p poli
 		return err
 	}
 	defer s.ends()
-	if state == sandpit.StateCreating || state == sandpit.StateFailed {
+	if state == sandpit.StateCreated || state == sandpit.StateCreating || state == sandpit.StateFailed {
 		return s.stateError(state)
 	}
 	s.touch()

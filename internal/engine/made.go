@@ -129,13 +129,13 @@ func decodeMade(text, secret json.RawMessage, config image.Config) (Made, error)
 // sandbox that ends with its engine and has no record. For a sandbox from before records
 // held this, only the name, image and limits are known.
 func (s *Sandbox) Made() (Made, error) {
-	if s.origin == nil {
+	s.mu.Lock()
+	origin, secret, config := s.origin, s.secret, s.image
+	s.mu.Unlock()
+	if origin == nil {
 		return Made{}, fault.Errorf(sandpit.ErrUnsupported, "reading the record of sandbox %s: it has none", s.Name())
 	}
-	s.mu.Lock()
-	secret := s.secret
-	s.mu.Unlock()
-	return decodeMade(s.origin, secret, s.image)
+	return decodeMade(origin, secret, config)
 }
 
 // rawStrings are strings of any bytes. In JSON, one that is not UTF-8 is an object with

@@ -477,7 +477,7 @@ func (s *Sandbox) Logs(ctx context.Context, q sandpit.LogQuery) iter.Seq2[sandpi
 	switch state := s.present(); {
 	case state == "":
 		return failedLogs(s.closedError())
-	case state == sandpit.StateCreating:
+	case state == sandpit.StateCreated, state == sandpit.StateCreating:
 		return failedLogs(s.stateError(state))
 	case q.Process != "" && !strings.HasPrefix(q.Process, "p"):
 		h, err := s.lookup(q.Process)

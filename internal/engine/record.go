@@ -43,6 +43,7 @@ type data struct {
 	Expired     bool              `json:"over,omitempty"`
 	MaxLife     time.Duration     `json:"most,omitempty"` // how long it may live in all; 0: no bound
 	Reason      string            `json:"reason,omitempty"`
+	Began       time.Time         `json:"began,omitzero"` // Sandbox.began
 
 	Dialects map[string]json.RawMessage `json:"dialects,omitempty"` // see Sandbox.SetDialect
 }
@@ -87,14 +88,17 @@ func (s *Sandbox) record(next *settings) (Record, error) {
 	d := data{
 		Version: dataVersion, Driver: s.info.Driver, Made: s.origin, Labels: x.labels, Image: s.info.Image, Config: s.image,
 		Limits: x.limits, Changing: x.changing, NotEnforced: s.info.NotEnforced, Deadline: x.deadline,
-		Idle: x.idle, OnExpiry: x.onExpiry, Expired: x.expired, MaxLife: s.maxLife, Reason: s.reason, Secrets: s.placeholders, Dialects: maps.Clone(s.dialects),
+		Idle: x.idle, OnExpiry: x.onExpiry, Expired: x.expired, MaxLife: s.maxLife, Reason: s.reason, Secrets: s.placeholders, Began: s.began, Dialects: maps.Clone(s.dialects),
 	}
 	if s.hasEgress(x.egress) || s.network != nil {
 		d.Egress = &x.egress
 	}
 	r := Record{ID: s.id, Namespace: s.namespace, Name: s.called(x.name).String(), State: s.state, CreatedAt: s.created, Secret: s.secret, NewSecret: s.newSecret}
+	if s.unstarted != nil { // also while it is started: after a crash it can be started again
+		r.State = sandpit.StateCreated
+	}
 	s.mu.Unlock()
-	if r.State != sandpit.StateCreating && s.instance != nil {
+	if r.State != sandpit.StateCreated && r.State != sandpit.StateCreating && s.instance != nil {
 		if h := s.instance.Handle(); h.Driver != "" { // not that of one that is gone
 			d.Handle = &h
 		}

@@ -94,6 +94,9 @@ type Sandbox struct {
 	expiry
 	changing bool // see settings
 
+	unstarted *sandpit.Spec // of a sandbox that was never started, which has no instance; nil: it was, or is to be at once
+	began     time.Time     // when it was started, if it was created before
+
 	dialects map[string]json.RawMessage // what dialects keep with it, by their names
 	cost     int64                      // that memory is charged for the sandbox itself
 	repaid   bool                       // and is not charged any more
@@ -184,8 +187,9 @@ func (s *Sandbox) present() sandpit.State {
 func (s *Sandbox) callOff() {
 	s.mu.Lock()
 	s.refuse()
+	cancel := s.cancel // of its first start, or of its creation
 	s.mu.Unlock()
-	s.cancel(errRemoved)
+	cancel(errRemoved)
 }
 
 // refuse refuses new work in the sandbox. Precondition: s.mu is held.
@@ -222,7 +226,10 @@ func (s *Sandbox) closedError() error {
 // stateError returns the error that a call is not possible in a state.
 func (s *Sandbox) stateError(state sandpit.State) error {
 	err := fault.Errorf(sandpit.ErrState, "sandbox %q is %s", s.Name(), state)
-	if state == sandpit.StateStopped {
+	if state == sandpit.StateCreated {
+		err = fault.Errorf(sandpit.ErrState, "sandbox %q was not started yet", s.Name())
+	}
+	if state == sandpit.StateStopped || state == sandpit.StateCreated {
 		return sandpit.WithHint(err, "start it with 'sandpit start "+s.Name()+"'")
 	}
 	return err
@@ -546,9 +553,16 @@ func (s *Sandbox) abandon() bool {
 	if s.timer != nil {
 		s.timer.Stop()
 	}
+	cancel, starting := s.cancel, s.making
+	if s.unstarted == nil {
+		starting = nil
+	}
 	s.mu.Unlock()
-	s.cancel(errRemoved)
+	cancel(errRemoved)
 	<-s.made
+	if starting != nil {
+		<-starting.done
+	}
 	if s.present() != sandpit.StatePaused {
 		ctx, cancel := context.WithTimeout(context.Background(), lastPatience)
 		s.note(ctx)

@@ -155,8 +155,17 @@ func (s *Sandbox) endAll(ctx context.Context, grace time.Duration) error {
 	}
 }
 
-// Restart makes a stopped sandbox run again. See sandpit.Lifecycle.
+// Restart makes a stopped sandbox run again, or starts one that never ran as Options.Policy allows.
+// See sandpit.Lifecycle.
 func (s *Sandbox) Restart(ctx context.Context) error {
+	return s.restart(ctx, s.engine.As(s.namespace, s.engine.opts.Policy))
+}
+
+// restart is Restart for a tenant.
+func (s *Sandbox) restart(ctx context.Context, t *Tenant) error {
+	if s.present() == sandpit.StateCreated {
+		return s.startFirst(ctx, t)
+	}
 	return s.runAgain(ctx, sandpit.StateStopped, s.reviewPing, sandpit.EventStarted)
 }
 
@@ -198,9 +207,10 @@ func (s *Sandbox) runAgain(ctx context.Context, from sandpit.State, wake func(co
 // mayRevive refuses to revive a sandbox that has reached the lifetime that the policy
 // allowed when it was made.
 func (s *Sandbox) mayRevive() error {
+	begun := s.begun()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.maxLife == 0 || time.Now().Before(s.created.Add(s.maxLife)) {
+	if s.maxLife == 0 || time.Now().Before(begun.Add(s.maxLife)) {
 		return nil
 	}
 	return sandpit.WithHint(fault.Errorf(sandpit.ErrForbidden, "sandbox %s has reached its total lifetime of %s", s.Name(), notation.FormatDuration(s.maxLife)), "create a new sandbox")
@@ -210,11 +220,12 @@ func (s *Sandbox) mayRevive() error {
 // allows.
 func (s *Sandbox) revive() {
 	s.touch()
+	begun := s.begun()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.expired || !time.Now().Before(s.deadline) {
 		s.deadline = time.Now().Add(s.info.Limits.Life)
-		if last := s.created.Add(s.maxLife); s.maxLife > 0 && s.deadline.After(last) {
+		if last := begun.Add(s.maxLife); s.maxLife > 0 && s.deadline.After(last) {
 			s.deadline = last
 		}
 	}

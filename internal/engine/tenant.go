@@ -131,3 +131,7 @@ func (v view) Commit(ctx context.Context, c sandpit.Commit) (sandpit.SavedImage,
 	}
 	return v.commit(ctx, c, v.tenant.policy)
 }
+
+// Restart starts the sandbox. The tenant's present policy decides about one that never ran. See
+// sandpit.Lifecycle.
+func (v view) Restart(ctx context.Context) error { return v.restart(ctx, v.tenant) }

@@ -35,7 +35,7 @@ func (s *Sandbox) update(ctx context.Context, c sandpit.Change, p policy.Policy)
 		return err
 	}
 	defer s.ends()
-	if state == sandpit.StateCreating || state == sandpit.StateFailed {
+	if state == sandpit.StateCreating || state == sandpit.StateFailed || state == sandpit.StateCreated && c.Limits != (sandpit.Limits{}) {
 		return s.stateError(state)
 	}
 	s.touch()

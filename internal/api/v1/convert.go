@@ -100,7 +100,7 @@ func (s Sandbox) Sandpit() sandpit.Info {
 func FromSpec(s sandpit.Spec) Spec {
 	v := Spec{
 		Name: s.Name, Image: s.Image, Pull: string(s.Pull), Hostname: s.Hostname, WorkDir: s.WorkDir, User: s.User,
-		RootInside: s.RootInside, ReadOnly: s.ReadOnly, Labels: s.Labels, Idle: idle(s.Idle), OnExpiry: string(s.OnExpiry),
+		RootInside: s.RootInside, NoStart: s.NoStart, ReadOnly: s.ReadOnly, Labels: s.Labels, Idle: idle(s.Idle), OnExpiry: string(s.OnExpiry),
 	}
 	v.Encoding = encodingFor(s.Env)
 	v.Env.List = encodeAll(v.Encoding, s.Env)
@@ -129,7 +129,7 @@ func (s Spec) Sandpit() (sandpit.Spec, error) {
 	d := newDecoder(s.Encoding)
 	v := sandpit.Spec{
 		Name: s.Name, Image: s.Image, Pull: sandpit.PullPolicy(s.Pull), Hostname: s.Hostname, WorkDir: s.WorkDir, User: s.User,
-		RootInside: s.RootInside, ReadOnly: s.ReadOnly, Labels: s.Labels, Idle: idleTime(s.Idle), OnExpiry: sandpit.Expiry(s.OnExpiry),
+		RootInside: s.RootInside, NoStart: s.NoStart, ReadOnly: s.ReadOnly, Labels: s.Labels, Idle: idleTime(s.Idle), OnExpiry: sandpit.Expiry(s.OnExpiry),
 		Env: d.env(s.Env),
 	}
 	if s.Limits != nil {

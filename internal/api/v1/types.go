@@ -14,7 +14,7 @@ type Sandbox struct {
 	ID          string            `json:"id" doc:"Unique identifier, never reused"`
 	Name        string            `json:"name" doc:"Unique in the caller's namespace, or in the nested one"`
 	Namespace   string            `json:"namespace,omitempty" doc:"The namespace nested in the caller's that it is in; absent: none"`
-	State       string            `json:"state" enum:"creating,running,paused,stopped,failed" doc:"State of the sandbox"`
+	State       string            `json:"state" enum:"created,creating,running,paused,stopped,failed" doc:"State of the sandbox"`
 	Reason      string            `json:"reason,omitempty" doc:"Why it is stopped or failed, or what its creation waits for"`
 	Image       string            `json:"image" doc:"The resolved image, with its digest"`
 	Driver      string            `json:"driver" doc:"The driver that runs it"`
@@ -69,6 +69,7 @@ type Spec struct {
 	Limits     *Limits           `json:"limits,omitempty"`
 	Mounts     []Mount           `json:"mounts,omitempty"`
 	Tmpfs      []Tmpfs           `json:"tmpfs,omitempty"`
+	NoStart    bool              `json:"no_start,omitempty" doc:"Leave it in the state created until it is started"`
 	ReadOnly   bool              `json:"read_only,omitempty"`
 	Write      *[]string         `json:"write,omitempty" doc:"The only writable paths"`
 	Egress     *Egress           `json:"egress,omitempty" doc:"What the sandbox may reach outside. Default: nothing"`

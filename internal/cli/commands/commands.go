@@ -48,7 +48,7 @@ func (a *tree) commands() []command {
 		{"wait", "wait until a process exits", a.waitCommand, false},
 		{"signal", "send a signal to a process", a.signalCommand, false},
 		{"stop", "stop a sandbox", a.stopCommand, false},
-		{"start", "start a stopped sandbox", a.startCommand, false},
+		{"start", "start a sandbox that is stopped or was not started", a.startCommand, false},
 		{"kill", "stop a sandbox immediately", a.killCommand, false},
 		{"pause", "pause a sandbox", a.pauseCommand, false},
 		{"resume", "resume a paused sandbox", a.resumeCommand, false},

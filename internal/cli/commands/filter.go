@@ -51,12 +51,12 @@ func (f *filter) Set(text string) (err error) {
 		return labelFilter{f}.Set(value)
 	case key == "state", key == "status":
 		state := sandpit.State(value)
-		all := []sandpit.State{sandpit.StateCreating, sandpit.StateRunning, sandpit.StatePaused, sandpit.StateStopped, sandpit.StateFailed}
+		all := []sandpit.State{sandpit.StateCreated, sandpit.StateCreating, sandpit.StateRunning, sandpit.StatePaused, sandpit.StateStopped, sandpit.StateFailed}
 		if state == "exited" { // as Docker calls it
 			state = sandpit.StateStopped
 		}
 		if !slices.Contains(all, state) {
-			return sandpit.WithHint(fmt.Errorf("%q is not a state", value), "use creating, running, paused, stopped or failed")
+			return sandpit.WithHint(fmt.Errorf("%q is not a state", value), "use created, creating, running, paused, stopped or failed")
 		}
 		f.States = append(f.States, state)
 	case key == "name" && f.listing:
@@ -185,7 +185,7 @@ func filterKeys(command string) []string {
 	case "prune":
 		return []string{"label=", "since=", "until="}
 	}
-	keys := []string{"label=", "state=running", "state=paused", "state=stopped", "state=failed", "since=", "until="}
+	keys := []string{"label=", "state=running", "state=paused", "state=stopped", "state=failed", "state=created", "since=", "until="}
 	if command == "ps" {
 		keys = append(keys, "name=", "image=")
 	}

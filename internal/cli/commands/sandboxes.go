@@ -69,7 +69,8 @@ func (a *tree) createCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create [flags] [NAME]",
 		Long: `Create a sandbox that persists, and print its name. Run programs in it with sandpit exec.
-It exists until it is removed, or until its lifetime or idle time ends.`,
+It exists until it is removed, or until its lifetime or idle time ends. With --no-start it
+takes nothing of the machine, and these times do not pass, until 'sandpit start'.`,
 		Example: `  sandpit create work
   sandpit create --image debian:13 --memory 1g --idle 30m build
   name=$(sandpit create) && sandpit exec $name -- uname -a`,
@@ -87,6 +88,7 @@ It exists until it is removed, or until its lifetime or idle time ends.`,
 	}
 	closeFlags(cmd, o)
 	life.register(cmd, true)
+	noStart := cmd.Flags().Bool("no-start", false, "do not start it: 'sandpit start' does")
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := o.Configure(a.Config()); err != nil {
@@ -113,6 +115,7 @@ It exists until it is removed, or until its lifetime or idle time ends.`,
 		a.WarnVariables(o)
 		a.WarnMachine(o)
 		a.WarnInert(o, spec, true)
+		spec.NoStart = *noStart
 		spec.Limits.Life, spec.Idle, spec.OnExpiry = life.life.is, life.idle.is, life.expiry.is
 		return a.withServer(cmd.Context(), false, func(ctx context.Context, s *session) error {
 			told := a.sayWaiting(ctx, s)
@@ -135,7 +138,7 @@ func (a *tree) psCommand() *cobra.Command {
 		Use:   "ps [flags] [NAME]",
 		Short: "list sandboxes, or the processes of one",
 		Long: `List the running sandboxes or, with a NAME, the processes of that sandbox. With -a, also
-list those that have stopped, failed or exited. --filter state=STATE implies -a. The oldest
+list those that have stopped, failed, exited or were not started. --filter state=STATE implies -a. The oldest
 come first, or with -r the newest. No server is started: if none is running, but sandboxes of
 an earlier one are left, that is an error.
 
@@ -185,7 +188,7 @@ func (a *tree) psSandboxes(ctx context.Context, s *session, only *filter, all bo
 		return err
 	}
 	infos = slices.DeleteFunc(infos, func(i sandpit.Info) bool {
-		return !only.matches(i) || !all && len(only.States) == 0 && (i.State == sandpit.StateStopped || i.State == sandpit.StateFailed)
+		return !only.matches(i) || !all && len(only.States) == 0 && (i.State == sandpit.StateStopped || i.State == sandpit.StateFailed || i.State == sandpit.StateCreated)
 	})
 	switch {
 	case quiet:
@@ -388,7 +391,7 @@ func (a *tree) stopCommand() *cobra.Command {
 }
 
 func (a *tree) startCommand() *cobra.Command {
-	return a.stateCommand("start NAME...", "Start a stopped sandbox, with its files and without processes.",
+	return a.stateCommand("start NAME...", "Start a sandbox that is stopped, with its files and without processes, or that was created\nwith --no-start.",
 		func(ctx context.Context, sb sandpit.Sandbox) error { return sb.Restart(ctx) })
 }
 

@@ -1,0 +1,143 @@
+package engine_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/policy"
+)
+
+// stateOf returns the state of a sandbox.
+func stateOf(t *testing.T, sb sandpit.Sandbox) sandpit.State {
+	t.Helper()
+	info, err := sb.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.State
+}
+
+// A sandbox that was not started counts as one of its policy, takes no capacity until it is started,
+// and can be started again after a failure.
+func TestUnstartedTakesNothing(t *testing.T) {
+	srv := newSurvivor(t)
+	e := srv.open(t, func(o *engine.Options) {
+		o.Capacity = engine.Capacity{Sandboxes: 1, Wait: 50 * time.Millisecond}
+	})
+	host, err := policy.ParseImage("host")
+	if err != nil {
+		t.Fatal(err)
+	}
+	three := policy.Default()
+	three.Rules = &policy.Rules{Sandboxes: 3, Images: []policy.Image{host}, OnExpiry: []sandpit.Expiry{sandpit.ExpiryRemove}}
+	tenant := e.As("t", three)
+	first := made(t, tenant, sandpit.Spec{Name: "first", NoStart: true})
+	second := made(t, tenant, sandpit.Spec{Name: "second", NoStart: true})
+	running := made(t, tenant, sandpit.Spec{Name: "running"}) // which takes all there is
+	if _, err := tenant.Create(t.Context(), sandpit.Spec{NoStart: true}); !errors.Is(err, sandpit.ErrQuota) {
+		t.Errorf("a fourth sandbox: %v", err)
+	}
+	if err := first.Restart(t.Context()); !errors.Is(err, sandpit.ErrExhausted) {
+		t.Errorf("starting one on a full server: %v", err)
+	}
+	if got := stateOf(t, first); got != sandpit.StateCreated {
+		t.Errorf("then it is %s", got)
+	}
+	if err := running.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	// The present policy decides, also none.
+	if sb, err := tenant.WithoutPolicy(errors.New("gone")).Get(t.Context(), "first"); err != nil {
+		t.Error(err)
+	} else if err := sb.Restart(t.Context()); !errors.Is(err, sandpit.ErrForbidden) {
+		t.Errorf("without a policy: %v", err)
+	}
+	three.Rules = &policy.Rules{OnExpiry: three.Rules.OnExpiry}
+	if sb, err := e.As("t", three).Get(t.Context(), "first"); err != nil {
+		t.Error(err)
+	} else if err := sb.Restart(t.Context()); !errors.Is(err, sandpit.ErrForbidden) {
+		t.Errorf("with a policy that allows no images: %v", err)
+	}
+
+	// A store that fails.
+	srv.store.setFail(errors.New("broken"))
+	if err := first.Restart(t.Context()); err == nil || stateOf(t, first) != sandpit.StateCreated {
+		t.Errorf("with a broken store: %v", err)
+	}
+	srv.store.setFail(nil)
+	if err := first.Restart(t.Context()); err != nil || stateOf(t, first) != sandpit.StateRunning {
+		t.Fatalf("starting it: %v (%s)", err, sandpit.Hint(err))
+	}
+	if _, err := sandpit.Exec(t.Context(), first, "true"); err != nil {
+		t.Error(err)
+	}
+	for _, sb := range []sandpit.Sandbox{first, second} {
+		if err := sb.Remove(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	made(t, e, sandpit.Spec{}) // all capacity is free again
+}
+
+// The next engine has a sandbox that was not started, also if the last one was killed while starting
+// it.
+func TestUnstartedIsAdopted(t *testing.T) {
+	srv := newSurvivor(t)
+	e := srv.open(t)
+	kept := made(t, e, sandpit.Spec{Name: "kept", NoStart: true, Labels: map[string]string{"k": "v"}, Env: []string{"FROM=spec"}})
+	killed := made(t, e, sandpit.Spec{Name: "killed", NoStart: true})
+	if err := killed.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r := srv.store.records[killed.ID()]
+	r.State = sandpit.StateCreated // as it is until all is done
+	srv.store.records[killed.ID()] = r
+
+	e = srv.open(t)
+	if report, err := e.Adopt(t.Context()); err != nil || report.Adopted != 2 || len(report.Refused) > 0 {
+		t.Fatalf("%+v, %v", report, err)
+	}
+	for _, id := range []string{kept.ID(), killed.ID()} {
+		sb, err := e.Get(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := stateOf(t, sb); got != sandpit.StateCreated {
+			t.Errorf("%s is %s", sb.Name(), got)
+		}
+		if err := sb.Restart(t.Context()); err != nil {
+			t.Fatalf("starting %s: %v (%s)", sb.Name(), err, sandpit.Hint(err))
+		}
+		if res, err := sandpit.Shell(t.Context(), sb, "echo -n $FROM"); err != nil || id == kept.ID() && string(res.Stdout) != "spec" {
+			t.Errorf("%s: %+v, %v", sb.Name(), res, err)
+		}
+	}
+
+	// And it is then one as any other.
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	e = srv.open(t)
+	if report, err := e.Adopt(t.Context()); err != nil || report.Adopted != 2 {
+		t.Fatalf("%+v, %v", report, err)
+	}
+	for _, name := range []string{"kept", "killed"} {
+		sb, err := e.Get(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := stateOf(t, sb); got != sandpit.StateRunning {
+			t.Errorf("%s is %s", name, got)
+		}
+		if err := sb.Remove(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
