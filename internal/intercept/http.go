@@ -53,6 +53,9 @@ const idleTimeout = 5 * time.Minute // between requests
 type Conn interface {
 	net.Conn
 	CloseWrite() error // ends the sending direction
+
+	// Drain discards what comes until the client ends, or for a time. Unlike Read it may be called while Read is.
+	Drain(most time.Duration)
 }
 
 // Connection says what the requests of a connection are for. No field but TLS is nil.
@@ -442,11 +445,11 @@ type oneConn struct {
 // send a request that was answered.
 func newOneConn(c Conn, secure *tls.Config, unread *atomic.Bool) *oneConn {
 	l := &oneConn{conn: make(chan net.Conn, 1), served: make(chan struct{})}
-	c = &closing{c, l, unread}
+	var conn net.Conn = &closing{c, l, unread}
 	if secure != nil {
-		c = tls.Server(c, secure)
+		conn = tls.Server(conn, secure)
 	}
-	l.conn <- c
+	l.conn <- conn
 	return l
 }
 
@@ -464,8 +467,7 @@ const lingerTime = 10 * time.Second
 // reset, and many clients read an answer only when they have sent their request.
 func (c *closing) Close() error {
 	if c.unread.Load() && c.CloseWrite() == nil {
-		_ = c.SetReadDeadline(time.Now().Add(lingerTime))
-		_, _ = io.Copy(io.Discard, c.Conn)
+		c.Drain(lingerTime) // what came with the request may still be read by Go's server
 	}
 	err := c.Conn.Close()
 	_ = c.l.Close()

@@ -7,6 +7,7 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/time/rate"
 
@@ -149,4 +150,10 @@ func (c *counted) Write(b []byte) (int, error) {
 	n, err := c.TCPConn.Write(b)
 	c.flow.moved(0, int64(n))
 	return n, err
+}
+
+// Drain discards what the sandbox still sends, which does not count: nobody gets it.
+func (c *counted) Drain(most time.Duration) {
+	_ = c.SetReadDeadline(time.Now().Add(most))
+	_, _ = io.Copy(io.Discard, c.TCPConn)
 }

@@ -147,3 +147,46 @@ func TestEarlyAnswersArrive(t *testing.T) {
 		}
 	}
 }
+
+// The end of a request that was answered comes while what follows it is discarded, also of one that uses up what the sandbox may
+// send: neither ends the process, and nothing that nobody gets counts.
+func TestEndsOfAnsweredRequests(t *testing.T) {
+	a := listen(t, func(c net.Conn) {
+		r := bufio.NewReader(c)
+		if _, err := http.ReadRequest(r); err == nil {
+			_, _ = io.WriteString(c, "HTTP/1.1 413 Content Too Large\r\nContent-Length: 2\r\n\r\nno")
+			_, _ = io.Copy(io.Discard, r)
+		}
+	})
+	const most = 1 << 20 // of which Go's server reads 64 KiB at most ahead, on each connection
+	in := join(t, good(sandpit.EgressBounds{Sent: most}))
+	for _, host := range []string{at("good.test", a), "evil.test"} {
+		for request, end := range map[string]string{
+			"Content-Length: 11\r\n\r\n0123456789":                  "x",
+			"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r": "\n",
+		} {
+			c := in.must(at("good.test", a))
+			_ = c.SetDeadline(time.Now().Add(patience))
+			fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: %s\r\n%s", host, request)
+			if _, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(20 * time.Millisecond) // until Go's server waits for the end of the body
+			_, _ = io.WriteString(c, end)
+			time.Sleep(20 * time.Millisecond)
+			_, _ = c.Write(make([]byte, 4*most))
+			c.Close()
+		}
+	}
+	in.wait("the end of all", func() bool { return in.net.places() == 0 })
+	if sent := in.net.Traffic().Sent; sent >= most {
+		t.Errorf("%d bytes count as sent", sent)
+	}
+	in.must(at("good.test", a)).Close()
+}
+
+func (n *Network) places() int64 {
+	n.bounds.mu.Lock()
+	defer n.bounds.mu.Unlock()
+	return n.bounds.now
+}
