@@ -57,7 +57,7 @@ type Spec struct {
 	// NoStart leaves the sandbox in StateCreated until Lifecycle.Restart: its name is taken and
 	// its image stored, and it counts as a sandbox of its policy, but takes no memory, CPU and
 	// disk of the machine. Its lifetime and idle time begin with its start. It can't have Secrets.
-	NoStart bool
+	NoStart bool `json:",omitempty"` // as Egress
 
 	// ReadOnly makes the root file system read-only. /tmp, /dev/shm, Tmpfs and
 	// writable Mounts stay writable.

@@ -363,7 +363,7 @@ func (e *Engine) allowEgress(g granted, was *granted, secrets bool, hosts []stri
 			g.Within = []string{string(sandpit.EgressAll)}
 		}
 		part, what, err = e.opts.Network.Excess(withRules(asked, hosts), allowed, addresses)
-		if part != "" && was != nil && (nothing || e.opts.Network.Narrows(p.WithDenied(g.Egress), was.Egress)) {
+		if part != "" && was != nil && (nothing || e.opts.Network.Narrows(withRules(p.WithDenied(g.Egress), hosts), withRules(was.Egress, hosts))) {
 			g.Own, g.Within, part = was.Own, was.Within, ""
 		}
 		return part, what, err

@@ -28,6 +28,9 @@ func readInLayer(dir, name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if st.Mode()&fs.ModeSymlink != 0 {
+		return nil, &fs.PathError{Op: "opening", Path: filepath.Join(dir, name), Err: unix.ELOOP}
+	}
 	if !st.Mode().IsRegular() || st.Size() > maxLayerFile {
 		return nil, fault.Errorf(sandpit.ErrInvalid, "reading /%s of the image: it is too large or not a regular file", name)
 	}
