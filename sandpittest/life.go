@@ -335,10 +335,10 @@ func testNoStart(t *testing.T, e *env) {
 	name := uniqueName(t)
 	sb := e.sandbox(t, sandpit.Spec{
 		NoStart: true, Name: name, Env: []string{"FROM=spec"}, Hostname: "own", Labels: map[string]string{"k": "v"},
-		Limits: sandpit.Limits{Memory: 96 << 20, Life: time.Hour}, Idle: time.Hour,
+		Limits: sandpit.Limits{Output: 5 << 20, Life: time.Hour}, Idle: time.Hour,
 	})
 	before := state(t, sb, sandpit.StateCreated)
-	if before.ID != sb.ID() || before.Name != name || before.Labels["k"] != "v" || before.Limits.Memory != 96<<20 || before.Image == "" || !before.ExpiresAt.IsZero() || before.Idle != time.Hour {
+	if before.ID != sb.ID() || before.Name != name || before.Labels["k"] != "v" || before.Limits.Output != 5<<20 || before.Image == "" || !before.ExpiresAt.IsZero() || before.Idle != time.Hour {
 		t.Errorf("it is %+v", before)
 	}
 	e.refused(t, sandpit.Spec{Name: name}, sandpit.ErrExists)
@@ -383,7 +383,7 @@ func testNoStart(t *testing.T, e *env) {
 	}
 	wg.Wait()
 	info := state(t, sb, sandpit.StateRunning)
-	if info.Name != name+"-2" || info.Labels["more"] != "x" || info.Limits.Memory != 96<<20 || !info.CreatedAt.Equal(before.CreatedAt) || info.ExpiresAt.Before(begun.Add(time.Hour-time.Second)) {
+	if info.Name != name+"-2" || info.Labels["more"] != "x" || info.Limits.Output != 5<<20 || !info.CreatedAt.Equal(before.CreatedAt) || info.ExpiresAt.Before(begun.Add(time.Hour-time.Second)) {
 		t.Errorf("started, it is %+v", info)
 	}
 	if got := shell(t, sb, "echo $FROM; hostname"); got != "spec\nown" {

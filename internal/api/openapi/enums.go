@@ -15,7 +15,7 @@ func enums() map[string][]any {
 		"ImagePullPolicy": {"missing", "always"},
 		"OutputStream":    {"stdout", "stderr"},
 		"PullPolicy":      {"missing", "always", "never"},
-		"SandboxState":    {"creating", "running", "paused", "stopped", "failed"},
+		"SandboxState":    {"created", "creating", "running", "paused", "stopped", "failed"},
 	}
 }
 

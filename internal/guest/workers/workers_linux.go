@@ -34,8 +34,8 @@ type Pool struct {
 
 const (
 	maxWorkers = 4                // at once
-	maxOthers  = 4                // at once, with another user than the sandbox's
-	maxLong    = 16               // at once, beside them
+	maxOthers  = 2                // at once, with another user than the sandbox's
+	maxLong    = 14               // at once, beside them
 	workerIdle = 10 * time.Second // an idle thread's memory is given back after this
 
 	workerRetry = 100 * time.Millisecond
