@@ -798,6 +798,62 @@ func TestRequestRulesAreNotRemovedToWiden(t *testing.T) {
 	}
 }
 
+// The hosts of secrets are reached also where nothing else is: a change that frees or uncovers one is checked anew, and one
+// that leaves it as it is goes on.
+func TestNarrowingBesideSecrets(t *testing.T) {
+	const rule = "GET:https://a.test/x*"
+	p, before := policy.ServerDefault(), policy.ServerDefault()
+	p.Rules.Secrets, before.Rules.Secrets = []string{"*"}, []string{"*"}
+	p.Rules.Egress = []string{"*.good.test"}
+	for name, c := range map[string]struct {
+		was     sandpit.Egress
+		refused func(context.Context, sandpit.Egresser) error
+		allowed func(context.Context, sandpit.Egresser) error // after that
+	}{
+		"a rule about requests to its host": {
+			was: sandpit.Egress{Allow: []string{rule, "b.test"}},
+			refused: func(ctx context.Context, sb sandpit.Egresser) error {
+				return sb.ChangeEgress(ctx, sandpit.EgressChange{Remove: sandpit.EgressRules{Allow: []string{rule}}})
+			},
+			allowed: func(ctx context.Context, sb sandpit.Egresser) error {
+				return sb.ChangeEgress(ctx, sandpit.EgressChange{Remove: sandpit.EgressRules{Allow: []string{"b.test"}}})
+			},
+		},
+		"denials": {
+			was: sandpit.Egress{Preset: sandpit.EgressPublic, Deny: []string{"evil.test"}},
+			refused: func(ctx context.Context, sb sandpit.Egresser) error {
+				return sb.SetEgress(ctx, sandpit.Egress{})
+			},
+			allowed: func(ctx context.Context, sb sandpit.Egresser) error {
+				return sb.ChangeEgress(ctx, sandpit.EgressChange{Preset: sandpit.EgressNone})
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := newSurvivor(t)
+			e := srv.open(t, func(o *engine.Options) {
+				withSecrets(srv, &told{}, nil)(o)
+				o.Secrets = &boundTo{hosts: func(string) []string { return []string{"a.test:443"} }}
+				o.Driver, o.Network = linking{bare: bare{srv.dir}, enter: func(context.Context) {}}, network.InProcess{}
+			})
+			sb := made(t, e.As("", before), sandpit.Spec{Egress: c.was, Secrets: []sandpit.Secret{{Name: "token"}}})
+			tight, err := e.As("", p).Get(t.Context(), sb.ID())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.refused(t.Context(), egresser(t, tight)); !errors.Is(err, sandpit.ErrForbidden) {
+				t.Errorf("what uncovers the host: %v", err)
+			}
+			if err := c.allowed(t.Context(), egresser(t, tight)); err != nil {
+				t.Errorf("what leaves it: %v", err)
+			}
+			if err := sb.Remove(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // Whatever a policy denies since, a sandbox can be made to reach nothing, and gets the denials with the next rule.
 // Where there is no room for them, the error says how many rules are too many.
 func TestNothingIsAllowedWithoutRoom(t *testing.T) {
