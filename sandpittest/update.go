@@ -114,6 +114,11 @@ func testUpdateLimits(t *testing.T, e *env) {
 	e.need(t, feature.Memory, feature.CPUs, feature.Pids)
 	sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Memory: 64 << 20, CPUs: 0.5, Pids: 24}})
 	spawn := func() string {
+		eventually(t, "no process of before counts", func() bool {
+			m, err := sb.Metrics(t.Context())
+			must(t, err)
+			return m.Pids == 0
+		})
 		out, err := sandpit.Shell(guarded(t), sb, "i=2; while sleep 86604 & do i=$((i+1)); echo $i; done")
 		must(t, err)
 		must(t, sb.Stop(guarded(t), 0)) // those that sleep
