@@ -723,7 +723,7 @@ func TestFilesAsAnOlderGuest(t *testing.T) {
 	}
 }
 
-// What is no file operation, and what names nobody, is refused, and content that follows a
+// A request that is not a file operation, or names no user, is refused, and content that follows a
 // refusal does no harm.
 func TestFilesAsMalformed(t *testing.T) {
 	g := newGuest(t)

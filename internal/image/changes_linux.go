@@ -202,7 +202,7 @@ func (p *packer) directory(d pending) (more []pending, err error) {
 	return more, p.whiteouts(d.name, fd, below)
 }
 
-// gone reports whether an error says that a file is no longer what it was when it was listed.
+// gone reports whether an error says that a file was removed or replaced since it was listed.
 func gone(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }

@@ -124,7 +124,7 @@ func (m *Manager) add(id string, l language, dir string, env []string, created t
 
 func (m *Manager) create(id string, l language, dir string, env []string) (*state, error) {
 	if len(m.contexts) >= sandpit.MaxContexts {
-		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "the sandbox has %d contexts, which is the most", len(m.contexts)), "remove contexts that are no longer needed")
+		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "the sandbox has %d contexts, and can't have more", len(m.contexts)), "remove contexts that are no longer needed")
 	}
 	return m.add(id, l, dir, env, time.Now()), nil
 }
