@@ -15,11 +15,13 @@ type Coder interface {
 	// RunCode runs a block of code and returns when it has ended. Code that fails is not an
 	// error of RunCode: see CodeResult. If ctx ends first, the run is interrupted, and the
 	// interpreter killed if it goes on. The error matches ErrNotFound if there is no such
-	// context or the sandbox lacks the interpreter, ErrInvalid if the language is unknown, and
-	// ErrExhausted if too many runs wait for the context or the sandbox has too many contexts.
+	// context or the sandbox lacks the interpreter, ErrInvalid if the language is unknown,
+	// ErrExhausted if too many runs wait for the context, and ErrQuota or ErrForbidden if the policy
+	// does not allow another context.
 	RunCode(ctx context.Context, code Code) (CodeResult, error)
 
-	// CreateContext starts an interpreter. It returns ErrExists if there is a context with this ID.
+	// CreateContext starts an interpreter. It returns ErrExists if there is a context with this ID,
+	// and ErrQuota or ErrForbidden if the policy does not allow another one.
 	CreateContext(ctx context.Context, spec NewContext) (CodeContext, error)
 
 	// Contexts returns the contexts, oldest first.
@@ -38,13 +40,22 @@ type Coder interface {
 
 // Languages of contexts.
 const (
-	Python = "python"
+	Python     = "python"     // needs python3 of version 3.8 or later
+	JavaScript = "javascript" // needs node 18 or later
+	TypeScript = "typescript" // needs node 22.13 or later, or the package typescript
+	Bash       = "bash"       // needs bash
 )
+
+// ExitStatus is the CodeError.Name of a run of Bash whose last command failed. Its value is the exit status.
+const ExitStatus = "ExitStatus"
+
+// Languages returns the languages of contexts, the default one first.
+func Languages() []string { return []string{Python, JavaScript, TypeScript, Bash} }
 
 // Bounds of contexts and runs.
 const (
 	MaxCode        = 4 << 20 // bytes of Code.Source
-	MaxContexts    = 32      // of a sandbox
+	MaxContexts    = 32      // of a sandbox, unless its policy allows fewer
 	MaxCodeOutput  = 8 << 20 // bytes of one CodeOutput, as the interpreter sends it
 	MaxCodeOutputs = 1000    // of a run
 	MaxContextID   = 64      // bytes
@@ -80,7 +91,8 @@ type Code struct {
 	// the first run creates.
 	Context string
 
-	// Language is the language if Context is empty. Default: Python. If Context is set, it must
+	// Language is the language if Context is empty: one of Languages, or perl, deno or bun, which
+	// keep no state: see CodeResult.Stateless. Default: Python. If Context is set, it must
 	// be the language of that context, or empty.
 	Language string
 
@@ -137,6 +149,10 @@ type CodeResult struct {
 	// Ended says, unless empty, that the interpreter has ended during the run and why, in one line.
 	// Its state is lost. The next run starts a new one.
 	Ended string
+
+	// Stateless says that the language has no contexts: the run had an interpreter of its own, and
+	// keeps nothing. Context and Run are empty.
+	Stateless bool
 
 	// Restarted says, unless empty, why the run began without the state of earlier ones, in one line.
 	Restarted string

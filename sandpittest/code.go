@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
 var codeProperties = []property{
@@ -20,6 +21,7 @@ var codeProperties = []property{
 	{"code awaits at its top level, and tasks go on", testCodeAwait},
 	{"input is at its end", testCodeInput},
 	{"an interpreter that ends says why, and the next run begins afresh", testCodeEnds},
+	{"an interpreter that is out of memory says so, and the next run begins afresh", testCodeMemory},
 	{"a timeout interrupts a run, which keeps the state", testCodeTimeout},
 	{"a run that its caller leaves is interrupted", testCodeLeft},
 	{"runs in one context are queued, those in several are parallel", testCodeQueue},
@@ -139,6 +141,21 @@ os.write(1, b"\xff")
 	if want := "one\ntwo\nthreefour\xff"; !got.Success() || got.stdout != want || got.stderr != "warn" {
 		t.Errorf("%+v", got)
 	}
+	// The value of the last expression comes after what was printed before it.
+	order := make(chan string, 100)
+	_, err := sb.RunCode(guarded(t), sandpit.Code{Source: "print('printed', flush=True)\ndisplay(1)\nprint('more')\n2", Stdout: sent(order), Output: func(o sandpit.CodeOutput) { order <- o.Text }})
+	must(t, err)
+	for last := ""; ; {
+		select {
+		case last = <-order:
+			continue
+		default:
+		}
+		if last != "2" {
+			t.Errorf("last came %q", last)
+		}
+		break
+	}
 	const size = 8 << 20
 	got = runs(t, sb, "for i in range(128): os.write(1, b'x' * 65536)")
 	if len(got.stdout) != size || got.Truncated || strings.Trim(got.stdout, "x") != "" {
@@ -147,6 +164,14 @@ os.write(1, b"\xff")
 	if got := runs(t, sb, "1"); got.stdout != "" {
 		t.Errorf("the next run has %q", got.stdout)
 	}
+}
+
+// sent sends what is written to it.
+type sent chan string
+
+func (s sent) Write(b []byte) (int, error) {
+	s <- string(b)
+	return len(b), nil
 }
 
 func testCodeFormats(t *testing.T, e *env) {
@@ -279,6 +304,25 @@ func testCodeEnds(t *testing.T, e *env) {
 	}
 }
 
+func testCodeMemory(t *testing.T, e *env) {
+	e.need(t, feature.Memory)
+	coder(t, e)
+	sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Memory: 96 << 20}})
+	runs(t, sb, "x = 1")
+	got := runs(t, sb, "print('last', flush=True)\ny = b'x' * (1 << 30)")
+	if !strings.HasSuffix(got.Ended, "out of memory") || got.stdout != "last\n" || got.Success() {
+		t.Errorf("%+v", got)
+	}
+	if got = runs(t, sb, "'x' in globals()"); got.text() != "False" || !strings.HasSuffix(got.Restarted, "out of memory") {
+		t.Errorf("after that: %+v", got)
+	}
+	// A child that is killed is the code's own matter.
+	got = runs(t, sb, "import subprocess\nsubprocess.run(['tail', '/dev/zero']).returncode")
+	if !got.Success() || got.text() != "-9" {
+		t.Errorf("of a child: %+v", got)
+	}
+}
+
 func testCodeTimeout(t *testing.T, e *env) {
 	sb := coder(t, e)
 	runs(t, sb, "x = 1\nimport os, time")
@@ -295,19 +339,24 @@ func testCodeTimeout(t *testing.T, e *env) {
 
 func testCodeLeft(t *testing.T, e *env) {
 	sb := coder(t, e)
-	runs(t, sb, "x = 1")
-	ctx, cancel := context.WithCancel(guarded(t))
-	var out written
-	go func() {
-		for !strings.Contains(out.String(), "begun") && ctx.Err() == nil {
-			time.Sleep(time.Millisecond)
+	runs(t, sb, "x = 1\nimport os, threading, time")
+	for _, source := range []string{
+		"while True: pass", "time.sleep(1000)", "os.system('sleep 1000')", "threading.Event().wait()", "import asyncio\nawait asyncio.sleep(1000)",
+		"while True: print('x' * 1000)",
+	} {
+		ctx, cancel := context.WithCancel(guarded(t))
+		var out written
+		go func() {
+			for !strings.Contains(out.String(), "begun") && ctx.Err() == nil {
+				time.Sleep(time.Millisecond)
+			}
+			cancel()
+		}()
+		_, err := sb.RunCode(ctx, sandpit.Code{Source: "print('begun', flush=True)\n" + source, Stdout: &out})
+		wantKind(t, err, context.Canceled)
+		if got := runs(t, sb, "x"); got.text() != "1" || got.Restarted != "" {
+			t.Errorf("%q: after that x is %q: %+v", source, got.text(), got)
 		}
-		cancel()
-	}()
-	_, err := sb.RunCode(ctx, sandpit.Code{Source: "print('begun')\nwhile True: pass", Stdout: &out})
-	wantKind(t, err, context.Canceled)
-	if got := runs(t, sb, "x"); got.text() != "1" {
-		t.Errorf("after that x is %q: %+v", got.text(), got)
 	}
 }
 

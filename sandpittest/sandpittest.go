@@ -88,6 +88,8 @@ func Suite(t *testing.T, newClient func(t *testing.T) sandpit.Client, opt Option
 		{"Events", eventProperties},
 		{"Ports", portProperties},
 		{"Code", codeProperties},
+		{"JavaScript", javascriptProperties},
+		{"Bash", bashProperties},
 		{"Egress", egressProperties},
 		{"File work", fileworkProperties},
 		{"Copy and Do", copyProperties},

@@ -297,6 +297,13 @@ type Explainer interface {
 	Explain(err error) error
 }
 
+// A Keeper is an Instance that may have been made with Plan.KeepLater. Optional.
+type Keeper interface {
+	// Keep makes the instance outlive this process, as others do from the start. Nothing has changed its
+	// handle before. It is called once, before Handle. After an error the caller destroys the instance.
+	Keep(ctx context.Context) error
+}
+
 // A Lacking is an Instance that may lack something that this driver enforces
 // elsewhere, because an earlier version made it, or because this machine turned out to
 // be unable to when it was made. Optional.
@@ -377,6 +384,10 @@ type Plan struct {
 
 	// Ephemeral sandboxes die with the process that made them.
 	Ephemeral bool
+
+	// KeepLater is for a sandbox that is not Ephemeral: until Keeper.Keep returns, it is as a blank, and
+	// ends with the process that made it. A driver whose instances are not Keepers refuses it.
+	KeepLater bool
 
 	// Link, if set, is the interface that Linker.Link will be asked for first. A driver may make it
 	// together with the sandbox, which takes less time.

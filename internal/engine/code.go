@@ -7,6 +7,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/interpreter"
+	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
 // coder returns the contexts of the sandbox.
@@ -28,19 +29,37 @@ func (s *Sandbox) use(ctx context.Context, f func() error) error {
 	return f()
 }
 
+// RunCode runs code, as Options.Policy allows. See sandpit.Coder.
+func (s *Sandbox) RunCode(ctx context.Context, code sandpit.Code) (sandpit.CodeResult, error) {
+	return s.runCode(ctx, code, s.engine.opts.Policy)
+}
+
 // RunCode runs code. See sandpit.Coder.
-func (s *Sandbox) RunCode(ctx context.Context, code sandpit.Code) (res sandpit.CodeResult, err error) {
+func (v view) RunCode(ctx context.Context, code sandpit.Code) (sandpit.CodeResult, error) {
+	return v.runCode(ctx, code, v.tenant.policy)
+}
+
+func (s *Sandbox) runCode(ctx context.Context, code sandpit.Code, p policy.Policy) (res sandpit.CodeResult, err error) {
 	err = s.use(ctx, func() error {
-		res, err = s.coder().Run(ctx, code)
+		res, err = s.coder().Run(ctx, code, p.AllowContexts)
 		return err
 	})
 	return res, err
 }
 
+// CreateContext starts an interpreter, as Options.Policy allows. See sandpit.Coder.
+func (s *Sandbox) CreateContext(ctx context.Context, spec sandpit.NewContext) (sandpit.CodeContext, error) {
+	return s.createContext(ctx, spec, s.engine.opts.Policy)
+}
+
 // CreateContext starts an interpreter. See sandpit.Coder.
-func (s *Sandbox) CreateContext(ctx context.Context, spec sandpit.NewContext) (made sandpit.CodeContext, err error) {
+func (v view) CreateContext(ctx context.Context, spec sandpit.NewContext) (sandpit.CodeContext, error) {
+	return v.createContext(ctx, spec, v.tenant.policy)
+}
+
+func (s *Sandbox) createContext(ctx context.Context, spec sandpit.NewContext, p policy.Policy) (made sandpit.CodeContext, err error) {
 	err = s.use(ctx, func() error {
-		made, err = s.coder().Create(ctx, spec)
+		made, err = s.coder().Create(ctx, spec, p.AllowContexts)
 		return err
 	})
 	return made, err
@@ -82,12 +101,16 @@ func (p codePlace) Processes(ctx context.Context) ([]sandpit.ProcessInfo, error)
 }
 
 // Process returns a process.
-func (p codePlace) Process(id string) (sandpit.Process, error) {
-	h, err := p.s.lookup(id)
+func (q codePlace) Process(id string) (sandpit.Process, error) {
+	h, err := q.s.lookup(id)
 	if err != nil {
 		return nil, err
 	}
-	return &process{h: h}, nil
+	p := &process{h: h}
+	if h.stdin != nil {
+		p.stdin = &stdinWriter{p: h.stdin, s: q.s}
+	}
+	return p, nil
 }
 
 // Follow passes output on to writers that the process waits for.
@@ -101,7 +124,7 @@ func (p codePlace) Follow(id string, stdout, stderr io.Writer) (done <-chan stru
 	return r.done, func() { h.leave(r) }, nil
 }
 
-// Full reports whether the output of a process has reached its limit.
+// Full reports whether the output of a process has reached its limit, and has been passed on up to that.
 func (p codePlace) Full(id string) bool {
 	h, err := p.s.lookup(id)
 	if err != nil {
@@ -109,8 +132,19 @@ func (p codePlace) Full(id string) bool {
 	}
 	limit := p.s.settings().limits.Output
 	h.recording.Lock()
-	defer h.recording.Unlock()
-	return limit > 0 && h.at >= limit
+	at := h.at
+	h.recording.Unlock()
+	if limit == 0 || at < limit {
+		return false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for r := range h.readers {
+		if r.waitFor && r.at < at {
+			return false
+		}
+	}
+	return true
 }
 
 // DialUnix connects to a unix socket.

@@ -26,7 +26,6 @@ func TestStubbornInterpretersAreKilled(t *testing.T) {
 		"no socket": {sandpit.Code{Source: "import glob, os\nfor f in glob.glob('/tmp/.sandpit-*'): os.unlink(f)\nos.write(1, b'begun')"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			if _, err := sb.CreateContext(t.Context(), sandpit.NewContext{ID: strings.ReplaceAll(name, " ", "-")}); err != nil {
 				t.Fatal(err)
 			}
@@ -128,6 +127,34 @@ func TestContextsOutliveTheEngine(t *testing.T) {
 	}
 	if run("import os\nos.getcwd(), os.environ['A']"); text != "('/tmp', 'b')" {
 		t.Errorf("after a restart it has %s", text)
+	}
+	// So are contexts that have not been used since. A run of the earlier engine is interrupted.
+	begun = make(chan struct{})
+	ended = make(chan struct{})
+	go func() {
+		if got, err := sb.RunCode(t.Context(), sandpit.Code{Source: "import os, time\nos.chdir('/')\nprint('begun')\ntime.sleep(1000)", Context: "own", Stdout: closer(begun)}); err == nil {
+			t.Errorf("the run has ended with %+v, although its engine has gone", got)
+		}
+		close(ended)
+	}()
+	<-begun
+	if err := second.Close(); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	third := openKept(dir)
+	defer third.Close()
+	if _, err := third.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if sb, err = third.Get(t.Context(), "box"); err != nil {
+		t.Fatal(err)
+	}
+	if err := sb.RestartContext(t.Context(), "own"); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := run("import os\nos.getcwd(), os.environ['A']"); text != "('/tmp', 'b')" || got.Restarted == "" {
+		t.Errorf("after another restart it has %s: %+v", text, got)
 	}
 	if err := sb.Remove(t.Context()); err != nil {
 		t.Error(err)

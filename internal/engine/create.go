@@ -125,7 +125,7 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	if r.spec.NoStart {
 		return s, s.shelve(ctx, making, t, r.spec, &entered)
 	}
-	if err := e.letIn(ctx, s, t, r.spec, &plan); err != nil {
+	if err := e.letIn(ctx, s, t, r.spec, &plan, config); err != nil {
 		return nil, err
 	}
 	entered = true
@@ -250,11 +250,16 @@ func (s *Sandbox) prepare(t *Tenant, r *resolved) (driver.Plan, client.Config, e
 // have a blank gets the blank's identity. One that must wait is listed meanwhile, and can
 // be removed; it has its own identity, so it is made without a blank. On an error nothing
 // is left, and its lease is released.
-func (e *Engine) letIn(ctx context.Context, s *Sandbox, t *Tenant, spec sandpit.Spec, plan *driver.Plan) error {
+func (e *Engine) letIn(ctx context.Context, s *Sandbox, t *Tenant, spec sandpit.Spec, plan *driver.Plan, config client.Config) error {
 	named := spec.Name != ""
 	if e.gate.fitsNow(s.namespace, s.demand) {
-		if w := e.pool.claim(*plan); w != nil {
-			s.takeIdentity(w, spec, plan)
+		if !named && spec.Hostname == "" { // a held sandbox has a host name
+			s.held = e.shelf.claim(s.lease.Rootfs().Reference, *plan, config)
+		}
+		if s.held != nil {
+			s.takeIdentity(s.held.id, spec, plan)
+		} else if s.warm = e.pool.claim(*plan); s.warm != nil {
+			s.takeIdentity(s.warm.blank.ID(), spec, plan)
 		}
 		s.making.concerns(s)
 		err := e.admit(s, t, named)
@@ -406,6 +411,11 @@ func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Conf
 			return err
 		}
 	}
+	if s.held != nil {
+		if guest, err = s.takeHeld(ctx, trace); err != nil {
+			return err
+		}
+	}
 	if s.instance == nil {
 		ahead.undo() // of a blank that was not bound
 		ahead = nil
@@ -419,7 +429,10 @@ func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Conf
 	}
 	trace("guest")
 	s.noteGaps()
-	s.logs, err = s.openLog()
+	if s.logs, err = s.openLog(); err == nil && s.interpreter != nil {
+		err = s.findAgain(ctx, *s.interpreter)
+		s.interpreter = nil
+	}
 	return err
 }
 

@@ -91,4 +91,11 @@
 // minutes or when they die, and reduced to one after five minutes without a Create. They
 // count 16 MiB each, of memory that is promised to nobody, and are fewer when there is
 // less. They die with the server, and the next server sweeps what is left.
+//
+// A blank has no root, so it can't hold an interpreter. A second pool (held.go) holds complete
+// sandboxes with a warm one. Each is made by what a create without wishes would resolve to, with
+// Plan.KeepLater, and is handed out to a create whose Plan and configuration are equal to its own in
+// all that can't be changed afterwards. Its guest is then configured again, the driver makes
+// it persistent, and the interpreter is found as Adopt finds processes: by its command line it
+// is the default context.
 package engine

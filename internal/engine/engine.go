@@ -63,6 +63,9 @@ type Options struct {
 	// all. It must not block or call the engine.
 	Hangs func(is Stuck, ended bool)
 
+	// NotHeld, if set, is called when a sandbox could not be made ready, at first and about once a minute.
+	NotHeld func(Held, error)
+
 	// Observe, if set, is called with every event of every namespace, in order. It must
 	// not block or call the engine.
 	Observe func(namespace string, ev sandpit.Event)
@@ -87,6 +90,7 @@ type Engine struct {
 	gate   admission
 	ended  endedBroadcasters
 	pool   *pool
+	shelf  *shelf
 	tasks  tasks
 	trust  trustCache
 
@@ -109,11 +113,14 @@ func New(opts Options) *Engine {
 	if opts.Hangs == nil {
 		opts.Hangs = func(Stuck, bool) {}
 	}
+	if opts.NotHeld == nil {
+		opts.NotHeld = func(Held, error) {}
+	}
 	opts.Patience = opts.Patience.withDefaults()
 	e := &Engine{opts: opts, spaces: map[string]*space{}, refreshing: make(chan struct{}, maxRefreshing), logs: logstore.NewRoom(filepath.Dir(opts.Dir), opts.Logs)}
 	e.traffic.by = map[string]Traffic{}
 	e.gate.capacity = opts.Capacity
-	e.pool = newPool(e, opts.Pool)
+	e.pool, e.shelf = newPool(e, opts.Pool), newShelf(e, opts.Pool.Held)
 	e.events.observe, e.events.ledger = opts.Observe, opts.Memory
 	e.events.first = uint64(time.Now().UnixMicro())
 	e.events.last = e.events.first
@@ -166,6 +173,10 @@ func (e *Engine) Close() error {
 	ending := []*task{
 		e.work("closing the pool", nil, limit, func(context.Context) error {
 			e.pool.close()
+			return nil
+		}),
+		e.work("closing the pool of held sandboxes", nil, limit, func(context.Context) error {
+			e.shelf.close()
 			return nil
 		}),
 		e.work("closing the records", nil, limit, func(context.Context) error {

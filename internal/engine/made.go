@@ -214,6 +214,10 @@ type Box interface {
 	// ErrClosed, or is that of the store.
 	SetDialect(ctx context.Context, name string, data json.RawMessage) error
 
+	// ChangeDialect is SetDialect with what change makes of the data that is stored; nil: there is none. Nothing else changes
+	// the sandbox's record meanwhile. If change returns what is stored, or an error, nothing is written.
+	ChangeDialect(ctx context.Context, name string, change func(json.RawMessage) (json.RawMessage, error)) error
+
 	// Dialect returns the data that is stored for a dialect, or nil.
 	Dialect(name string) json.RawMessage
 }
@@ -256,11 +260,21 @@ func checkDialect(name string, data json.RawMessage) error {
 
 // SetDialect stores data for a dialect. See Box.
 func (s *Sandbox) SetDialect(ctx context.Context, name string, data json.RawMessage) error {
-	if err := checkDialect(name, data); err != nil {
-		return err
-	}
+	return s.ChangeDialect(ctx, name, func(json.RawMessage) (json.RawMessage, error) { return data, nil })
+}
+
+// ChangeDialect changes the data of a dialect. See Box.
+func (s *Sandbox) ChangeDialect(ctx context.Context, name string, change func(json.RawMessage) (json.RawMessage, error)) error {
 	s.saving.Lock()
 	defer s.saving.Unlock()
+	now := s.Dialect(name)
+	data, err := change(now)
+	if err == nil {
+		err = checkDialect(name, data)
+	}
+	if err != nil || data != nil && bytes.Equal(data, now) {
+		return err
+	}
 	s.mu.Lock()
 	was, had := s.dialects[name]
 	full := !had && data != nil && len(s.dialects) >= maxDialects
@@ -275,7 +289,7 @@ func (s *Sandbox) SetDialect(ctx context.Context, name string, data json.RawMess
 		}
 	}
 	s.setDialect(name, data)
-	err := s.put(ctx, nil)
+	err = s.put(ctx, nil)
 	if err != nil {
 		s.setDialect(name, was)
 		s.saveLater() // the store may have taken it all the same

@@ -34,6 +34,9 @@ type Pool struct {
 
 	// MaxAge is the age at which a blank is replaced; default 10 min.
 	MaxAge time.Duration
+
+	// Held are sandboxes that are held ready in full, each with an interpreter.
+	Held []Held
 }
 
 const (
@@ -66,6 +69,10 @@ type PoolStats struct {
 	Ready   int   // that wait
 	Claimed int64 // that became sandboxes
 	Missed  int64 // sandboxes made without a blank although there is a pool
+
+	Held        int   // sandboxes that are held in full
+	HeldClaimed int64 // that were handed out
+	HeldMissed  int64 // sandboxes of an image of which some are held, which got none
 }
 
 // A warm blank, with a connection to its guest that has been greeted, if the
@@ -119,7 +126,10 @@ func newPool(e *Engine, conf Pool) *pool {
 }
 
 // Warm starts to fill the pool, as Adopt and Create also do.
-func (e *Engine) Warm() { e.pool.begin() }
+func (e *Engine) Warm() {
+	e.pool.begin()
+	e.shelf.begin()
+}
 
 // SetPool changes the configuration of the warm pool.
 func (e *Engine) SetPool(conf Pool) {
@@ -129,14 +139,18 @@ func (e *Engine) SetPool(conf Pool) {
 	p.mu.Unlock()
 	p.begin()
 	p.poke()
+	e.shelf.set(conf.Held)
 }
 
 // PoolStats returns the counters of the warm pool.
 func (e *Engine) PoolStats() PoolStats {
 	e.pool.mu.Lock()
-	defer e.pool.mu.Unlock()
 	st := e.pool.stats
 	st.Ready = len(e.pool.ready)
+	e.pool.mu.Unlock()
+	e.shelf.mu.Lock()
+	defer e.shelf.mu.Unlock()
+	st.Held, st.HeldClaimed, st.HeldMissed = len(e.shelf.ready), e.shelf.claimed, e.shelf.missed
 	return st
 }
 
@@ -311,6 +325,13 @@ func (p *pool) courtesy(now time.Time) time.Duration {
 	return 0
 }
 
+// quiet reports whether no sandbox is being made, or was just made.
+func (p *pool) quiet() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.busy == 0 && time.Since(p.lastUse) >= settle
+}
+
 // weed destroys surplus blanks. It returns the number of missing ones, and when to check
 // again.
 func (p *pool) weed(now time.Time) (missing int, next time.Duration) {
@@ -441,10 +462,9 @@ func (e *Engine) prepareBlank(ctx context.Context, preparer driver.Preparer) (*w
 	return w, nil
 }
 
-// takeIdentity gives a new sandbox the identity of a blank.
-func (s *Sandbox) takeIdentity(w *warm, spec sandpit.Spec, plan *driver.Plan) {
-	s.warm = w
-	s.id = w.blank.ID()
+// takeIdentity gives a new sandbox the identity of a blank, or of a held sandbox.
+func (s *Sandbox) takeIdentity(id string, spec sandpit.Spec, plan *driver.Plan) {
+	s.id = id
 	s.info.ID, plan.ID = s.id, s.id
 	if spec.Name == "" {
 		s.setName(s.id)
@@ -456,8 +476,12 @@ func (s *Sandbox) takeIdentity(w *warm, spec sandpit.Spec, plan *driver.Plan) {
 	}
 }
 
-// returnBlank returns an unused blank to the pool.
+// returnBlank returns an unused blank, or held sandbox, to its pool.
 func (s *Sandbox) returnBlank() {
+	if s.held != nil {
+		s.engine.shelf.put(s.held, true)
+		s.held = nil
+	}
 	if s.warm != nil {
 		s.engine.pool.giveBack(s.warm)
 		s.warm = nil

@@ -249,10 +249,11 @@ func guests() []int {
 	return found
 }
 
-// A server that is killed with blanks leaves nothing of them, and what it made
-// of one is adopted as any other sandbox is.
+// A server that is killed with blanks and held sandboxes leaves nothing of them, and what it made
+// of them is adopted as any other sandbox is.
 func TestPoolKilled(t *testing.T) {
 	dir := t.TempDir()
+	testkit.NeedProgram(t, "python3") // in what is held
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestPoolOwner$")
 	cmd.Env = append(os.Environ(), "SANDPIT_TEST_POOL="+dir)
 	cmd.Stderr = os.Stderr
@@ -281,7 +282,7 @@ func TestPoolKilled(t *testing.T) {
 
 	e := poolEngine(t, dir, func(o *engine.Options) { o.Store, o.Pool = store, engine.Pool{} })
 	report, err := e.Adopt(t.Context())
-	if err != nil || report.Adopted != 1 || report.Processes != 1 || report.Incomplete != 1 || report.Refused != nil {
+	if err != nil || report.Adopted != 2 || report.Processes != 2 || report.Incomplete != 1 || report.Refused != nil {
 		t.Errorf("got %+v, %v", report, err)
 	}
 	sb, err := e.Get(t.Context(), "box")
@@ -291,8 +292,17 @@ func TestPoolKilled(t *testing.T) {
 	if out, _ := shell(t, sb, "uname -n"); out != "box\n" {
 		t.Errorf("got %q", out)
 	}
-	if err := sb.Remove(t.Context()); err != nil {
-		t.Error(err)
+	held, err := e.Get(t.Context(), records[1].ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := evaluate(t, held, "x, 'wave' in __import__('sys').modules"); got != "(42, True)" {
+		t.Errorf("the interpreter says %s", got)
+	}
+	for _, sb := range []sandpit.Sandbox{sb, held} {
+		if err := sb.Remove(t.Context()); err != nil {
+			t.Error(err)
+		}
 	}
 	// The guests of blanks end by themselves, and then their groups can go.
 	var left []string
@@ -347,9 +357,14 @@ func TestPoolOwner(t *testing.T) {
 		testkit.Lacks(t, "TestPoolKilled, of which it is a part")
 	}
 	store := &mapStore{}
-	e := poolEngine(t, dir, func(o *engine.Options) { o.Store = store })
+	e := poolEngine(t, dir, func(o *engine.Options) { o.Store, o.Pool.Held = store, []engine.Held{warmPython(2)} })
 	e.Warm()
 	ready(t, e, 3)
+	holds(t, e, 2)
+	held := create(t, e, sandpit.Spec{})
+	if evaluate(t, held, "x = 6*7; x") != "42" || e.PoolStats().HeldClaimed != 1 {
+		t.Fatalf("got %+v", e.PoolStats())
+	}
 	sb := create(t, e, sandpit.Spec{Name: "box"})
 	if e.PoolStats().Claimed != 1 {
 		t.Fatalf("got %+v", e.PoolStats())
@@ -358,9 +373,11 @@ func TestPoolOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	ready(t, e, 3)
+	holds(t, e, 2)
 	r, _ := store.get(sb.ID())
+	warm, _ := store.get(held.ID())
 	incomplete := engine.Record{ID: engine.NewID(), Name: "half", State: sandpit.StateCreating, CreatedAt: time.Now(), Data: json.RawMessage(`{"version":1}`)}
-	if err := json.NewEncoder(os.Stdout).Encode([]engine.Record{r, incomplete}); err != nil {
+	if err := json.NewEncoder(os.Stdout).Encode([]engine.Record{r, warm, incomplete}); err != nil {
 		t.Fatal(err)
 	}
 	_ = unix.Pause()

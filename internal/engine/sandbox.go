@@ -43,6 +43,7 @@ type Sandbox struct {
 	user       string          // by name or id, of processes that name none
 	lease      *image.Lease
 	warm       *warm // the blank that it will be made of; nil: none, or made
+	held       *held // the held sandbox that it will be; nil: none, or it is
 
 	// Set while it is made, constant once made is closed.
 	instance driver.Instance
@@ -51,6 +52,8 @@ type Sandbox struct {
 	cancel   context.CancelCauseFunc // calls the making off
 	made     chan struct{}           // closed when it is made or adopted, or is not
 	making   *task                   // that makes it; nil if it was adopted
+
+	interpreter *client.ProcessInfo // that runs in it before it is made; nil: none, or it is known
 
 	oomSeen     atomic.Int64 // out-of-memory kills that were counted
 	refusedSeen atomic.Int64 // processes that were refused

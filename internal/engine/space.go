@@ -191,6 +191,18 @@ func (e *Engine) find(t *Tenant, idOrName string) (*Sandbox, error) {
 	return nil, fault.Errorf(sandpit.ErrNotFound, "no sandbox is named %q", idOrName)
 }
 
+// ByID returns the sandbox of an ID, of whatever namespace, or nil.
+func (e *Engine) ByID(id string) *Sandbox {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, sp := range e.spaces {
+		if s := sp.ids[id]; s != nil {
+			return s
+		}
+	}
+	return nil
+}
+
 // Sandboxes returns every sandbox of every namespace, in no order.
 func (e *Engine) Sandboxes() []*Sandbox {
 	e.mu.Lock()

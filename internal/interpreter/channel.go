@@ -65,9 +65,10 @@ type output struct {
 // Bounds of what comes on a channel. The longest line is an output.
 const (
 	maxLine  = sandpit.MaxCodeOutput
-	maxError = 1 << 20 // bytes of the parts of an error
-	maxEnv   = 1 << 20 // bytes of JSON of the environment
-	maxExtra = 32      // other formats of an output
+	maxError = 1 << 20  // bytes of the parts of an error
+	maxDir   = 4 << 10  // bytes of the directory of a greeting, as of any path (PATH_MAX)
+	maxEnv   = 64 << 10 // bytes of JSON of its environment
+	maxExtra = 32       // other formats of an output
 	freeLine = 64 << 10
 )
 

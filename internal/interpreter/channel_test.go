@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -111,6 +112,16 @@ func TestLane(t *testing.T) {
 }
 
 // Only command lines of contexts are taken for contexts.
+func TestLanguages(t *testing.T) {
+	var names []string
+	for _, l := range languages() {
+		names = append(names, l.name)
+	}
+	if !slices.Equal(names, sandpit.Languages()) {
+		t.Errorf("there are programs for %q, and the languages are %q", names, sandpit.Languages())
+	}
+}
+
 func TestParseCommand(t *testing.T) {
 	l, err := languageOf("")
 	if err != nil {

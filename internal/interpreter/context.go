@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -19,6 +18,7 @@ type state struct {
 	m        *Manager
 	id       string
 	language language
+	cost     int64         // that the sandbox is charged for it, in bytes
 	turn     chan struct{} // has room for one: held by a run, and while an interpreter starts
 	gone     chan struct{} // closed when the context is removed
 
@@ -33,7 +33,7 @@ type state struct {
 	is      *instance // the present interpreter; nil: none
 	stale   []string  // sockets of earlier ones
 	lost    string    // why the state of the earlier one is lost, which the next run tells
-	active  *instance // that carries out a run now; nil: none
+	active  *run      // that is carried out now; nil: none
 }
 
 // instance is an interpreter.
@@ -165,19 +165,65 @@ func (c *state) interrupt(ctx context.Context) error {
 	c.signals.Lock()
 	defer c.signals.Unlock()
 	c.mu.Lock()
-	is := c.active
+	r, is, known := c.active, c.is, c.known
 	c.mu.Unlock()
-	if is == nil || is.ended() {
+	if r == nil && !known && is != nil && !is.ended() {
+		return is.interrupt(ctx) // perhaps a run of an earlier server is in progress
+	}
+	if r == nil || r.is.ended() {
 		return nil
 	}
-	signal := is.process.Signal
-	if g, ok := is.process.(sandpit.GroupSignaler); ok { // with the children that it waits for
+	if err := r.is.interrupt(ctx); err != nil {
+		return err
+	}
+	if c.language.told {
+		r.tellInterrupt()
+	}
+	return nil
+}
+
+// interrupt sends the signal of ^C.
+func (i *instance) interrupt(ctx context.Context) error {
+	signal := i.process.Signal
+	if g, ok := i.process.(sandpit.GroupSignaler); ok { // with the children that it waits for
 		signal = g.SignalGroup
 	}
 	if err := signal(ctx, syscall.SIGINT); err != nil && !errors.Is(err, sandpit.ErrNotFound) {
 		return err
 	}
 	return nil
+}
+
+// discover asks an interpreter that an earlier server has started how that was, before it is killed. It
+// must answer soon: a run that the earlier server has begun is interrupted.
+func (c *state) discover(ctx context.Context) {
+	c.mu.Lock()
+	is, known := c.is, c.known
+	c.mu.Unlock()
+	if known || is == nil || is.ended() {
+		return
+	}
+	select {
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
+	default:
+		return // a run asks
+	}
+	ctx, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	_ = is.interrupt(ctx) // if that fails, it is perhaps idle
+	conn, err := c.m.place.DialUnix(ctx, is.socket)
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	_ = conn.SetReadDeadline(time.Now().Add(grace))
+	if m, release, err := newReader(conn, c.m.place.Charge).next(); err == nil {
+		if m.Hello == 1 {
+			c.learn(&m)
+		}
+		release()
+	}
 }
 
 // kill kills the interpreter, if there is one.
@@ -191,13 +237,13 @@ func (c *state) kill(ctx context.Context, why string) error {
 	return is.kill(ctx, why)
 }
 
-// activate notes which interpreter carries out a run, or none.
-func (c *state) activate(is *instance) {
+// activate notes which run is carried out, or none.
+func (c *state) activate(r *run) {
 	c.signals.Lock()
 	defer c.signals.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.active = is
+	c.active = r
 }
 
 // running returns the interpreter, and starts one if there is none. The caller has the turn.
@@ -210,14 +256,17 @@ func (c *state) running(ctx context.Context) (*instance, error) {
 	}
 	if is != nil {
 		c.is, c.lost = nil, is.why()
+		if !c.known {
+			c.known, c.lost = true, c.lost+"; its working directory and variables are those of the sandbox now"
+		}
 		c.stale = append(c.stale, is.socket)
 	}
-	s := setup{Socket: socketPrefix + random(), Nonce: random(), Stale: c.stale, MaxLine: maxLine, Dir: c.dir, Env: c.env}
+	s := setup{Language: c.language.name, Socket: socketPrefix + random(), Nonce: random(), Stale: c.stale, MaxLine: maxLine, Dir: c.dir, Env: c.env}
 	c.mu.Unlock()
 	if is != nil {
 		_ = is.process.Kill(ctx) // what it has left behind
 	}
-	is, err := c.start(ctx, s)
+	is, err := c.language.start(ctx, c.m.place, c.id, s)
 	if err != nil {
 		return nil, err
 	}
@@ -228,29 +277,25 @@ func (c *state) running(ctx context.Context) (*instance, error) {
 }
 
 // start starts an interpreter and waits until it listens.
-func (c *state) start(ctx context.Context, s setup) (*instance, error) {
+func (l language) start(ctx context.Context, place Starter, id string, s setup) (*instance, error) {
 	if s.Stale == nil {
 		s.Stale = []string{}
 	}
 	if s.Env == nil {
 		s.Env = []string{}
 	}
-	source, err := c.language.source(s)
+	source, err := l.source(s)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, startPatience, fault.Errorf(sandpit.ErrUnavailable, "starting the %s interpreter: it was not ready after %s", c.language.name, startPatience))
+	ctx, cancel := context.WithTimeoutCause(ctx, startPatience, fault.Errorf(sandpit.ErrUnavailable, "starting the %s interpreter: it was not ready after %s", l.name, startPatience))
 	defer cancel()
-	p, err := c.m.place.Start(ctx, sandpit.Command{Argv: c.language.command(c.id, s.Socket), Dir: s.Dir, Env: s.Env, Stdin: true, Background: true})
-	var missing *sandpit.StartError
-	switch {
-	case errors.As(err, &missing) && missing.ExitCode == 127 && strings.Contains(missing.Reason, c.language.argv[0]):
-		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrNotFound, "the sandbox has no interpreter for %s: %q was not found in its PATH", c.language.name, c.language.argv[0]), "use an image that has it, such as "+c.language.image)
-	case err != nil:
-		return nil, err
+	p, err := place.Start(ctx, sandpit.Command{Argv: l.command(id, s.Socket), Dir: s.Dir, Env: s.Env, Stdin: true, Background: true})
+	if err != nil {
+		return nil, missing(err, l.name, l.argv[0], l.image)
 	}
 	is := newInstance(p, s.Socket)
-	if err := c.ready(ctx, is, source, s.Nonce); err != nil {
+	if err := l.ready(ctx, place, is, source, s.Nonce); err != nil {
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), killPatience)
 		defer cancel()
 		_ = is.kill(undo, "it did not start")
@@ -263,27 +308,27 @@ func (c *state) start(ctx context.Context, s setup) (*instance, error) {
 }
 
 // ready gives an interpreter its program and waits until it listens.
-func (c *state) ready(ctx context.Context, is *instance, source, nonce string) error {
+func (l language) ready(ctx context.Context, place Starter, is *instance, source, nonce string) error {
 	said := new(tail)
 	moved := make(chan struct{}, 1)
 	stdout, stderr := newLane(said, "", nonce, moved), newLane(said, "", nonce, moved)
-	done, leave, err := c.m.place.Follow(is.process.ID(), stdout, stderr)
+	done, leave, err := place.Follow(is.process.ID(), stdout, stderr)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	if _, err = io.WriteString(is.process.Stdin(), source); err == nil {
+	if _, err = io.WriteString(is.process.Stdin(), source); err == nil && !l.bash {
 		err = is.process.Stdin().Close()
 	}
-	for _, l := range []*lane{stdout, stderr} {
+	for _, out := range []*lane{stdout, stderr} {
 		if err != nil {
 			break
 		}
 		select {
-		case <-l.marked:
+		case <-out.marked:
 		case <-is.exited:
 			<-done
-			return fault.Errorf(sandpit.ErrUnavailable, "starting the %s interpreter: %s: %.500q", c.language.name, is.why(), said.last())
+			return fault.Errorf(sandpit.ErrUnavailable, "starting the %s interpreter: %s: %.500q", l.name, is.why(), said.last())
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -298,7 +343,10 @@ func (c *state) learn(m *message) {
 	if c.known {
 		return
 	}
-	c.known, c.dir = true, m.Dir
+	c.known = true
+	if len(m.Dir) <= maxDir {
+		c.dir = m.Dir
+	}
 	if env := m.env(); checkEnv(env) == nil {
 		c.env = env
 	}

@@ -1,5 +1,5 @@
 // Package interpreter runs code with state in a sandbox. A context is a background process of the
-// sandbox: a stock interpreter that is given a program of ours (kernel.py) on its standard input,
+// sandbox: a stock interpreter that is given a program of ours (kernel.py, kernel.js) on its standard input,
 // which then ends. So nothing is installed in the sandbox, and code that reads its input gets EOF.
 //
 // Two ways lead out of it. Output is that of the process: whatever the code, its threads and its
@@ -8,6 +8,8 @@
 // results, are lines of JSON on a unix socket that the guest dials for each run (channel.go).
 // So nothing but the process itself must be found again after a restart of the server: its command
 // line says which context it is, and the program repeats what it was started with.
+//
+// A bash can't listen: it is told what to run on its standard input, and its marks say the rest (shell.go).
 //
 // The code can do to its program what it wants: forge results and marks, close the socket, or
 // answer never. It harms only the result of its own runs. What it sends is bounded, and a run that

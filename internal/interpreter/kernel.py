@@ -29,7 +29,7 @@ def kernel(setup):
     features = 0
     for feature in __future__.all_feature_names:
         features |= getattr(__future__, feature).compiler_flag
-    state = {"conn": None, "running": False, "flags": 0, "loop": None, "rest": b"", "figures": False}
+    state = {"conn": None, "running": False, "flags": 0, "loop": None, "rest": b"", "figures": False, "interrupted": False}
 
     def send(message):
         """Sends a line. If that is too long, or can't be JSON, it returns False."""
@@ -126,7 +126,17 @@ def kernel(setup):
                     out["data"] = {str(c): [row[i] for row in out["data"]["data"]] for i, c in enumerate(out["data"]["columns"])}
                 except Exception:
                     out.pop("data", None)
+            if not raw and is_figure(value):
+                try:
+                    out["chart"] = charts_of(value)
+                except Exception:
+                    pass  # it has its image
             if not send(message):
+                out.pop("data", None)
+                out.pop("chart", None)
+                message["truncated"] = True
+                if send(message):
+                    continue
                 send({"output": {"main": main, "text": "(%s can't be displayed: it is too large, or not JSON)" % type(value).__name__}, "truncated": True})
 
     # Figures of matplotlib, if the image has it.
@@ -166,6 +176,7 @@ def kernel(setup):
             def exec_module(module):
                 load(module)
                 module.show = show
+                note_boxes(sys.modules["matplotlib.axes"].Axes)
                 state["figures"] = True
 
             spec.loader.exec_module = exec_module
@@ -179,6 +190,7 @@ def kernel(setup):
     def on_interrupt(number, frame):
         if state["running"]:
             raise KeyboardInterrupt
+        state["interrupted"] = True
 
     def finish(coroutine):
         """Runs a coroutine to its end, in the event loop that all runs share."""
@@ -254,6 +266,8 @@ def kernel(setup):
         try:
             try:
                 state["running"] = True
+                if state["interrupted"]:  # before it began
+                    raise KeyboardInterrupt
                 execute(request["code"], "<run %d>" % count)
                 if state["figures"]:
                     show()
@@ -318,6 +332,7 @@ def kernel(setup):
                 if state["conn"]:
                     state["conn"].close()
                 state["conn"], state["rest"] = listener.accept()[0], b""
+                state["interrupted"] = False  # that was about an earlier run
                 send({"hello": 1, "dir": setup["dir"], "env": setup["env"], "count": count})
             elif state["conn"] in ready:
                 try:
@@ -331,6 +346,8 @@ def kernel(setup):
 
     signal.signal(signal.SIGINT, on_interrupt)
     count = 0
+    for module in setup.get("modules") or ():
+        __import__(module)
     mark(first)
     while True:
         try:

@@ -15,6 +15,8 @@ type lane struct {
 	mark   []byte
 	held   []byte // what may be the begin of the mark
 	over   bool   // the mark has come
+	texts  bool   // a text follows the mark, up to its third \x1e
+	text   []byte // which is bounded
 	marked chan struct{}
 	moved  chan struct{} // has room for one: output came
 	closed atomic.Bool   // nothing more is passed on
@@ -36,6 +38,8 @@ func (l *lane) Write(b []byte) (int, error) {
 	n := len(b)
 	if !l.over {
 		l.take(b)
+	} else {
+		l.read(b)
 	}
 	select {
 	case l.moved <- struct{}{}:
@@ -57,10 +61,13 @@ func (l *lane) take(b []byte) {
 		}
 		b, l.begin = after, nil
 	}
-	if before, _, found := bytes.Cut(b, l.mark); found {
+	if before, after, found := bytes.Cut(b, l.mark); found {
 		l.pass(before)
 		l.over = true
-		close(l.marked)
+		if !l.texts {
+			close(l.marked)
+		}
+		l.read(after)
 		return
 	}
 	end := len(b)
@@ -74,6 +81,24 @@ func (l *lane) take(b []byte) {
 	l.pass(b[:end])
 	l.held = bytes.Clone(b[end:])
 }
+
+// read reads the text after the mark.
+func (l *lane) read(b []byte) {
+	if !l.texts {
+		return
+	}
+	part, _, found := bytes.Cut(b, []byte("\x1e"))
+	if len(l.text)+len(part) <= maxMarkText {
+		l.text = append(l.text, part...)
+	}
+	if found {
+		l.texts = false
+		close(l.marked)
+	}
+}
+
+// maxMarkText bounds the text after a mark, in bytes.
+const maxMarkText = maxEnv + 64<<10
 
 // flush passes on what was held when no more comes.
 func (l *lane) flush() {

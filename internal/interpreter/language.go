@@ -14,19 +14,33 @@ import (
 //go:embed kernel.py
 var pythonProgram string
 
+//go:embed charts.py
+var chartsProgram string
+
+//go:embed kernel.js
+var nodeProgram string
+
 // language is a language that contexts speak.
 type language struct {
 	name    string
 	argv    []string // of an interpreter that reads its program from standard input
 	program string
 	image   string // that has the interpreter, for hints
+	told    bool   // an interrupt is also a line on the channel, because signals do not end loops
+	bash    bool   // it has no channel: see shell.go
 }
 
 func languages() []language {
 	return []language{
-		{sandpit.Python, []string{"python3", "-u", "-X", "utf8", "-"}, pythonProgram, "python:3.12-slim"},
+		{name: sandpit.Python, argv: []string{"python3", "-u", "-X", "utf8", "-"}, program: chartsProgram + pythonProgram, image: "python:3.12-slim"},
+		{name: sandpit.JavaScript, argv: node(), program: nodeProgram, image: "node:22-slim", told: true},
+		{name: sandpit.TypeScript, argv: node(), program: nodeProgram, image: "node:22-slim", told: true},
+		{name: sandpit.Bash, argv: []string{"bash", "--norc", "--noprofile", "--noediting", "-i", "-s"}, bash: true, image: "debian:13-slim"},
 	}
 }
+
+// node returns the command of node. Without the flag it aborts when a callback is terminated.
+func node() []string { return []string{"node", "--no-force-async-hooks-checks", "-"} }
 
 // languageOf returns a language by its name, or the default one.
 func languageOf(name string) (language, error) {
@@ -34,14 +48,16 @@ func languageOf(name string) (language, error) {
 	if name == "" {
 		return all[0], nil
 	}
-	var names []string
 	for _, l := range all {
 		if l.name == name {
 			return l, nil
 		}
-		names = append(names, l.name)
 	}
-	return language{}, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "there are no contexts for the language %.40q", name), "use one of: "+strings.Join(names, ", "))
+	hint := "use one of: " + strings.Join(sandpit.Languages(), ", ")
+	if _, ok := onceOf(name); ok {
+		hint = "run the code without a context: it keeps no state"
+	}
+	return language{}, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "there are no contexts for the language %.40q", name), hint)
 }
 
 // tag is the argument before those that say which context a process is.
@@ -49,12 +65,14 @@ const tag = "sandpit-context"
 
 // setup is what a program is told at its start.
 type setup struct {
-	Socket  string   `json:"socket"`
-	Nonce   string   `json:"nonce"` // of the mark when it listens
-	Stale   []string `json:"stale"` // sockets of earlier interpreters, which it removes
-	MaxLine int      `json:"max_line"`
-	Dir     string   `json:"dir"`
-	Env     []string `json:"env"`
+	Language string   `json:"language"`
+	Socket   string   `json:"socket"`
+	Nonce    string   `json:"nonce"` // of the mark when it listens
+	Stale    []string `json:"stale"` // sockets of earlier interpreters, which it removes
+	MaxLine  int      `json:"max_line"`
+	Dir      string   `json:"dir"`
+	Env      []string `json:"env"`
+	Modules  []string `json:"modules,omitempty"` // to be imported before it listens
 }
 
 // command returns the command line of a context.
@@ -75,9 +93,12 @@ func parseCommand(argv []string) (l language, id, socket string, ok bool) {
 
 // source returns the program as the interpreter reads it.
 func (l language) source(s setup) (string, error) {
+	if l.bash {
+		return bashStart(s)
+	}
 	told, err := json.Marshal(s)
 	if err != nil {
 		return "", err
 	}
-	return `SETUP = "` + base64.StdEncoding.EncodeToString(told) + "\"\n" + l.program, nil
+	return `SETUP = "` + base64.StdEncoding.EncodeToString(told) + "\";\n" + l.program, nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -16,10 +17,20 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
-// Place is a sandbox as contexts need it.
-type Place interface {
+// Starter starts interpreters in a sandbox.
+type Starter interface {
 	// Start starts a process in the background.
 	Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error)
+
+	// Follow passes the output of a process on, from now on. The process waits for the writers,
+	// and nothing is lost. done is closed when all has been passed on after the end of the
+	// process, or after leave was called.
+	Follow(id string, stdout, stderr io.Writer) (done <-chan struct{}, leave func(), err error)
+}
+
+// Place is a sandbox as contexts need it.
+type Place interface {
+	Starter
 
 	// Processes lists the processes, oldest first.
 	Processes(ctx context.Context) ([]sandpit.ProcessInfo, error)
@@ -27,12 +38,8 @@ type Place interface {
 	// Process returns a process that was started earlier. It does not keep the sandbox from being idle.
 	Process(id string) (sandpit.Process, error)
 
-	// Follow passes the output of a process on, from now on. The process waits for the writers,
-	// and nothing is lost. done is closed when all has been passed on after the end of the
-	// process, or after leave was called.
-	Follow(id string, stdout, stderr io.Writer) (done <-chan struct{}, leave func(), err error)
-
-	// Full reports whether the output of a process has reached its limit, so that more is dropped.
+	// Full reports whether the output of a process has reached its limit, so that more is dropped, and all
+	// up to that was passed on to those who follow it.
 	Full(id string) bool
 
 	// DialUnix connects to a unix socket.
@@ -122,12 +129,32 @@ func (m *Manager) add(id string, l language, dir string, env []string, created t
 	return c
 }
 
-func (m *Manager) create(id string, l language, dir string, env []string) (*state, error) {
-	if len(m.contexts) >= sandpit.MaxContexts {
-		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "the sandbox has %d contexts, and can't have more", len(m.contexts)), "remove contexts that are no longer needed")
+// create adds a context, as allow allows and if there is memory for it. Precondition: m.mu is held.
+func (m *Manager) create(id string, l language, dir string, env []string, allow Allow) (*state, error) {
+	limit, err := allow()
+	if err == nil && len(m.contexts) >= limit {
+		err = sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "the limit of %d contexts of a sandbox is reached", limit), "remove contexts that are no longer needed")
 	}
-	return m.add(id, l, dir, env, time.Now()), nil
+	if err != nil {
+		return nil, fmt.Errorf("creating a context: %w", err)
+	}
+	cost := int64(contextCost + len(dir))
+	for _, v := range env {
+		cost += int64(len(v))
+	}
+	if err := m.place.Charge(cost); err != nil {
+		return nil, fmt.Errorf("creating a context: %w", err)
+	}
+	c := m.add(id, l, dir, env, time.Now())
+	c.cost = cost
+	return c, nil
 }
+
+// Allow returns how many contexts a sandbox may have.
+type Allow func() (limit int, err error)
+
+// contextCost is the memory of a context without its directory and variables, in bytes.
+const contextCost = 4 << 10
 
 // get returns a context by its ID.
 func (m *Manager) get(ctx context.Context, id string) (*state, error) {
@@ -143,7 +170,7 @@ func (m *Manager) get(ctx context.Context, id string) (*state, error) {
 }
 
 // forRun returns the context of a run, and creates the default context of a language.
-func (m *Manager) forRun(ctx context.Context, id, name string) (*state, error) {
+func (m *Manager) forRun(ctx context.Context, id, name string, allow Allow) (*state, error) {
 	if id != "" {
 		c, err := m.get(ctx, id)
 		if err == nil && name != "" && name != c.language.name {
@@ -163,11 +190,11 @@ func (m *Manager) forRun(ctx context.Context, id, name string) (*state, error) {
 	if c := m.find(l.name); c != nil {
 		return c, nil
 	}
-	return m.create(l.name, l, "", nil)
+	return m.create(l.name, l, "", nil, allow)
 }
 
 // Create creates a context and starts its interpreter. See sandpit.Coder.
-func (m *Manager) Create(ctx context.Context, spec sandpit.NewContext) (sandpit.CodeContext, error) {
+func (m *Manager) Create(ctx context.Context, spec sandpit.NewContext, allow Allow) (sandpit.CodeContext, error) {
 	l, err := languageOf(spec.Language)
 	if err != nil {
 		return sandpit.CodeContext{}, err
@@ -186,7 +213,7 @@ func (m *Manager) Create(ctx context.Context, spec sandpit.NewContext) (sandpit.
 	}
 	var c *state
 	if err == nil {
-		c, err = m.create(id, l, spec.Dir, slices.Clone(spec.Env))
+		c, err = m.create(id, l, spec.Dir, slices.Clone(spec.Env), allow)
 	}
 	m.mu.Unlock()
 	if err != nil {
@@ -232,6 +259,7 @@ func (m *Manager) Restart(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
+	c.discover(ctx)
 	return c.kill(ctx, "the context was restarted")
 }
 
@@ -252,5 +280,6 @@ func (m *Manager) forget(c *state) {
 	if i := slices.Index(m.contexts, c); i >= 0 {
 		m.contexts = slices.Delete(m.contexts, i, i+1)
 		close(c.gone)
+		_ = m.place.Charge(-c.cost)
 	}
 }

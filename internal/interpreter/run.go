@@ -26,7 +26,7 @@ func checkEnv(env []string) error {
 }
 
 // Run runs code. See sandpit.Coder.
-func (m *Manager) Run(ctx context.Context, code sandpit.Code) (sandpit.CodeResult, error) {
+func (m *Manager) Run(ctx context.Context, code sandpit.Code, allow Allow) (sandpit.CodeResult, error) {
 	switch {
 	case len(code.Source) > sandpit.MaxCode:
 		return sandpit.CodeResult{}, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "the code is longer than %d MiB", sandpit.MaxCode>>20), "put data into files of the sandbox")
@@ -38,7 +38,13 @@ func (m *Manager) Run(ctx context.Context, code sandpit.Code) (sandpit.CodeResul
 	if err := checkEnv(code.Env); err != nil {
 		return sandpit.CodeResult{}, err
 	}
-	c, err := m.forRun(ctx, code.Context, code.Language)
+	if o, ok := onceOf(code.Language); ok && code.Context == "" {
+		return o.run(ctx, m.place, code)
+	}
+	c, err := m.forRun(ctx, code.Context, code.Language, allow)
+	if err == nil && c.language.bash {
+		err = checkBash(code)
+	}
 	if err != nil {
 		return sandpit.CodeResult{}, err
 	}
@@ -62,6 +68,7 @@ type run struct {
 	nonce string
 
 	moved    chan struct{} // output came
+	sent     atomic.Bool   // the request was sent
 	stopping atomic.Bool   // it was interrupted: if it has not begun yet, it does not begin
 	silenced atomic.Bool   // the caller wants nothing more
 
@@ -76,6 +83,9 @@ type run struct {
 	truncated bool
 	done      *message
 	err       error
+
+	main    *output // the value of the last expression, which comes after everything that was printed
+	release func()  // gives its memory back
 }
 
 // errNotBegun is the error of a channel whose run was called off before it began.
@@ -91,7 +101,7 @@ func (r *run) do(ctx context.Context) (res sandpit.CodeResult, err error) {
 		r.c.lost = ""
 	}
 	r.c.mu.Unlock()
-	r.c.activate(r.is)
+	r.c.activate(r)
 	defer r.c.activate(nil)
 
 	// Neither the code nor the caller must hold the end of the run up: the channel has a goroutine.
@@ -99,7 +109,19 @@ func (r *run) do(ctx context.Context) (res sandpit.CodeResult, err error) {
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		r.err = r.talk(inner)
+		if r.c.language.bash {
+			r.err = r.talkBash(inner)
+		} else {
+			r.err = r.talk(inner)
+		}
+	}()
+	defer func() {
+		if err != nil {
+			go func() {
+				<-over
+				r.show(nil, nil) // gives the memory back
+			}()
+		}
 	}()
 	defer r.end(cancel)
 	ended, timedOut, err := r.await(ctx, over)
@@ -120,6 +142,7 @@ func (r *run) do(ctx context.Context) (res sandpit.CodeResult, err error) {
 	if r.err == errNotBegun && !ended {
 		return res, fault.Errorf(sandpit.ErrUnavailable, "the context %q was busy with an earlier run until the timeout", r.c.id)
 	}
+	r.show(nil, nil)
 	if d := r.done; d != nil {
 		res.Run = max(0, d.Count)
 		if d.Error != nil {
@@ -132,19 +155,22 @@ func (r *run) do(ctx context.Context) (res sandpit.CodeResult, err error) {
 // await waits until the run is over or its interpreter has ended. At the timeout, and if ctx ends, it
 // interrupts the run, and later kills the interpreter. The error is that of ctx or the sandbox.
 func (r *run) await(ctx context.Context, over <-chan struct{}) (ended, timedOut bool, err error) {
-	var limit, last <-chan time.Time
+	var limit, again, last <-chan time.Time
 	if r.code.Timeout > 0 {
 		limit = time.After(r.code.Timeout)
 	}
 	called, complete := ctx.Done(), make(chan struct{})
 	why := ""
-	stop := func() error {
-		r.stopping.Store(true)
-		last = time.After(grace)
-		why = "the interpreter was killed because it went on after it had been interrupted"
+	interrupt := func() error {
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), killPatience)
 		defer cancel()
 		return r.c.interrupt(undo)
+	}
+	stop := func() error {
+		r.stopping.Store(true)
+		again, last = time.After(grace/2), time.After(grace)
+		why = "the interpreter was killed because it went on after it had been interrupted"
+		return interrupt()
 	}
 	for {
 		select {
@@ -173,6 +199,9 @@ func (r *run) await(ctx context.Context, over <-chan struct{}) (ended, timedOut 
 		case <-called:
 			called = nil
 			err = stop()
+		case <-again: // a program that was about to wait misses the first one
+			again = nil
+			err = interrupt()
 		case <-last:
 			last = nil
 			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), killPatience)
@@ -184,6 +213,9 @@ func (r *run) await(ctx context.Context, over <-chan struct{}) (ended, timedOut 
 		}
 	}
 }
+
+// fullLook is the interval at which a run that waits for its marks looks whether they were dropped.
+const fullLook = 10 * time.Millisecond
 
 // marked closes complete when the outputs have passed their marks on, or never will because their
 // limit is reached.
@@ -204,6 +236,7 @@ func (r *run) marked(complete chan<- struct{}) {
 				select {
 				case <-l.marked:
 				case <-r.moved:
+				case <-time.After(fullLook):
 				case <-r.all: // it has left, or the process has ended
 					return
 				}
@@ -237,6 +270,23 @@ func (r *run) drain(ctx context.Context, over <-chan struct{}) error {
 		l.flush()
 	}
 	return nil
+}
+
+// show passes an output on, or keeps it if it is the main one. Then next may be nil.
+func (r *run) show(next *output, release func()) {
+	if r.main != nil {
+		if r.code.Output != nil && !r.silenced.Load() {
+			r.code.Output(r.main.sandpit())
+		}
+		r.release()
+		r.main = nil
+	}
+	if next != nil {
+		r.main, r.release = next, release
+	}
+	if next != nil && !next.Main {
+		r.show(nil, nil)
+	}
 }
 
 // end ends everything that the run has begun.
@@ -276,12 +326,8 @@ func (r *run) talk(ctx context.Context) error {
 	}
 	r.c.learn(&hello)
 	release()
-	r.mu.Lock()
 	begin := random()
-	r.lanes = []*lane{newLane(r.code.Stdout, begin, r.nonce, r.moved), newLane(r.code.Stderr, begin, r.nonce, r.moved)}
-	r.all, r.leave, err = r.c.m.place.Follow(r.is.process.ID(), r.lanes[0], r.lanes[1])
-	r.mu.Unlock()
-	if err != nil {
+	if err := r.open(begin, false); err != nil {
 		return err
 	}
 	line, err := json.Marshal(request{Begin: begin, Run: r.nonce, Code: r.code.Source, Env: r.code.Env})
@@ -294,6 +340,7 @@ func (r *run) talk(ctx context.Context) error {
 	if _, err := conn.Write(append(line, '\n')); err != nil {
 		return err
 	}
+	r.sent.Store(true)
 	for {
 		m, release, err := in.next()
 		if err != nil {
@@ -303,8 +350,9 @@ func (r *run) talk(ctx context.Context) error {
 		if m.Output != nil {
 			if r.outputs++; r.outputs > sandpit.MaxCodeOutputs {
 				r.truncated = true
-			} else if r.code.Output != nil && !r.silenced.Load() {
-				r.code.Output(m.Output.sandpit())
+			} else {
+				r.show(m.Output, release)
+				continue
 			}
 		}
 		release()
@@ -313,4 +361,29 @@ func (r *run) talk(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// open passes the output between the mark of begin and that of the run on.
+func (r *run) open(begin string, texts bool) (err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lanes = []*lane{newLane(r.code.Stdout, begin, r.nonce, r.moved), newLane(r.code.Stderr, begin, r.nonce, r.moved)}
+	for _, l := range r.lanes {
+		l.texts = texts
+	}
+	r.all, r.leave, err = r.c.m.place.Follow(r.is.process.ID(), r.lanes[0], r.lanes[1])
+	return err
+}
+
+// tellInterrupt asks the program on the channel to interrupt the run. If the program does not read, it is
+// killed later.
+func (r *run) tellInterrupt() {
+	r.mu.Lock()
+	conn := r.conn
+	r.mu.Unlock()
+	if conn == nil || !r.sent.Load() {
+		return
+	}
+	_ = conn.SetWriteDeadline(time.Now().Add(grace))
+	_, _ = conn.Write([]byte("{\"interrupt\":true}\n"))
 }

@@ -55,9 +55,15 @@ type Rules struct {
 	// Previews is the longest time that a preview may last; 0: none may be made or used.
 	Previews time.Duration
 
+	// OpenPorts says where ports of sandboxes need no key, if the client of a dialect wants that.
+	OpenPorts OpenPorts
+
 	// Saved bounds what a namespace saves as images, in bytes: layers and their files; 0: it may
 	// save none, and use none.
 	Saved int64
+
+	// Contexts bounds the contexts of a sandbox, in which code runs; 0: none may be created.
+	Contexts int
 
 	// CreateRate bounds the sandboxes that a namespace creates per second, with a burst of
 	// one second; 0: by capacity only.
@@ -98,7 +104,9 @@ func ServerDefault() Policy {
 			Traffic:   sandpit.EgressBounds{Connections: 2048, NewConnections: 1000},
 			Sandboxes: 1000,
 			Previews:  DefaultPreviews,
+			OpenPorts: OpenOnLoopback,
 			Saved:     DefaultSaved,
+			Contexts:  sandpit.MaxContexts,
 		},
 	}
 }
@@ -275,6 +283,29 @@ const (
 	MaxPreviews     = 7 * 24 * time.Hour
 )
 
+// OpenPorts says which clients need no key for the ports of a sandbox that are open to everybody.
+type OpenPorts string
+
+// Values of OpenPorts.
+const (
+	OpenNowhere    OpenPorts = ""         // every client needs one
+	OpenOnLoopback OpenPorts = "loopback" // clients on the same machine need none
+	OpenEverywhere OpenPorts = "true"     // no client needs one
+)
+
+// AllowOpenPort returns an error that matches sandpit.ErrForbidden unless ports may be open to clients that are, or are not,
+// on the same machine.
+func (p *Policy) AllowOpenPort(loopback bool) error {
+	allowed := OpenOnLoopback
+	if p.Rules != nil {
+		allowed = p.Rules.OpenPorts
+	}
+	if allowed == OpenEverywhere || loopback && allowed == OpenOnLoopback {
+		return nil
+	}
+	return p.refuse("ports", "open-ports", "create a preview of the port, or ask the operator to allow open-ports in the policy", "using a port without a key is not allowed here")
+}
+
 // Unlimited is the value of Rules.Saved without a bound.
 const Unlimited = math.MaxInt64
 
@@ -291,6 +322,17 @@ func (p *Policy) AllowSaving() (quota int64, err error) {
 		return 0, p.refuse("image", "saved-images", "ask the operator to allow saved-images in the policy", "saved images are not allowed")
 	}
 	return p.Rules.Saved, nil
+}
+
+// AllowContexts returns how many contexts a sandbox may have. Errors match sandpit.ErrForbidden.
+func (p *Policy) AllowContexts() (limit int, err error) {
+	switch {
+	case p.Rules == nil:
+		return sandpit.MaxContexts, nil
+	case p.Rules.Contexts == 0:
+		return 0, p.refuse("code", "contexts", "ask the operator to allow contexts in the policy", "contexts to run code are not allowed")
+	}
+	return p.Rules.Contexts, nil
 }
 
 // AllowPreview returns how long a preview lasts that is requested for the given time; 0: as long as

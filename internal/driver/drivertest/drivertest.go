@@ -1019,7 +1019,7 @@ func testMaxNoFile(t *testing.T, e *env) {
 // Owned is what another process makes, see Factory.Process.
 type Owned struct {
 	ID   string
-	Kind string // "ephemeral", "persistent" or "blank"
+	Kind string // "ephemeral", "persistent", "kept later" or "blank"
 	Stop int    // of the steps of Create, at which it stops; 0: it does not
 }
 
@@ -1041,7 +1041,8 @@ func Owner(d driver.Driver, root driver.Root, what Owned, mark func(any) string)
 	}
 	ctx := context.Background()
 	plan := Plan(d, root)
-	plan.ID, plan.Ephemeral = what.ID, what.Kind != "persistent"
+	plan.ID, plan.KeepLater = what.ID, what.Kind == "kept later"
+	plan.Ephemeral = what.Kind != "persistent" && !plan.KeepLater
 	if what.Kind == "blank" {
 		b, err := d.(driver.Preparer).Prepare(ctx, plan.ID, blankFor(plan))
 		if err != nil {

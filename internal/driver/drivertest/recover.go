@@ -28,6 +28,7 @@ var recoverProperties = []property{
 	{"Recover removes what is left of an instance that has ended", testRecoverEnded},
 	{"an instance from before a restart of the machine is ErrRestarted", testRecoverRestarted},
 	{"a Create that is interrupted at any step can be recovered or has left nothing", testRecoverInterrupted},
+	{"an instance that is kept later outlives its maker from then on, and not before", testKeepLater},
 	{"handles of others are refused", testRecoverForeign},
 	{"an instance of an older version tells what it lacks", testOlder},
 	{"an instance that shows a data directory tells which", testExposed},
@@ -107,6 +108,48 @@ func checkPersistent(t *testing.T, r driver.Recoverer, id string, want bool) {
 func bare(h driver.Handle) driver.Handle {
 	h.State = nil
 	return h
+}
+
+func testKeepLater(t *testing.T, e *env) {
+	e.need(t, "Lives")
+	r := e.recoverer(t)
+	made, kill := e.another(t, Owned{ID: newID(), Kind: "kept later"})
+	checkPersistent(t, r, made.Handle.ID, false)
+	kill()
+	e.ends(t, made.Mark)
+	e.eventually(t, "nothing of it is left", func() bool { // something else may be removing it
+		inst, err := r.Recover(t.Context(), bare(made.Handle))
+		if err == nil {
+			e.destroy(t, inst)
+			t.Fatal("it has outlived its maker")
+		}
+		return errors.Is(err, sandpit.ErrNotFound)
+	})
+	optional[driver.Sweeper](t, e, e.driver).Sweep(t.Context())
+	checkPersistent(t, r, made.Handle.ID, false)
+
+	plan := e.plan(t)
+	plan.Ephemeral, plan.KeepLater = false, true
+	first, err := e.make(t.Context(), plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := configured(t, first).StartDetached(guarded(t), sandpit.Command{Script: "sleep 1000"}, client.Detach{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkPersistent(t, r, plan.ID, false)
+	if err := optional[driver.Keeper](t, e, first).Keep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	e.removePersistent(t, first)
+	checkPersistent(t, r, plan.ID, true)
+	h := first.Handle()
+	first.(driver.Leaver).Leave()
+	second := e.recover(t, e.New(t).(driver.Recoverer), h)
+	if list, err := guest(t, second).Processes(guarded(t)); err != nil || len(list) != 1 || list[0].Ref != p.Ref() || list[0].Exited {
+		t.Errorf("its processes are %+v, %v", list, err)
+	}
 }
 
 func testRecoverLeft(t *testing.T, e *env) {

@@ -370,7 +370,7 @@ func (c *creation) bind(ctx context.Context) (*instance, error) {
 	unix.Close(c.build[0])
 	c.build[0] = -1
 	c.trace("setup")
-	if !plan.Ephemeral {
+	if !plan.Ephemeral && !plan.KeepLater {
 		if err := c.step(ctx, "keep"); err != nil {
 			return nil, err
 		}

@@ -111,6 +111,22 @@ func (i *instance) Lacks() (gaps []sandpit.Gap) {
 	return gaps
 }
 
+var _ driver.Keeper = (*instance)(nil)
+
+// Keep makes a sandbox that was made with Plan.KeepLater outlive this process. See driver.Keeper.
+func (i *instance) Keep(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	i.doing(ctx, "keep")
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.closed {
+		return dialError(i.id, unix.EPIPE)
+	}
+	return i.keep()
+}
+
 var _ driver.Limiter = (*instance)(nil)
 
 // SetLimits changes limits of the cgroup. See driver.Limiter.

@@ -4,7 +4,10 @@
 // (policy.ServerDefault), each other policy from default, wherever that is in the file. Each states
 // what is different:
 //
-//	pool: 8                        # size of the warm pool
+//	pool:                          # or a number, which is that of blanks
+//	  blanks: 8                    # size of the warm pool
+//	  warm:                        # sandboxes that are held ready in full, with an interpreter
+//	    - {image: host, language: python, modules: [json], size: 2, policy: default}
 //	aliases:                       # of images, for clients of other projects
 //	  base: python:3.12-slim
 //	policies:
@@ -16,7 +19,9 @@
 //	    sandboxes: 50              # at once, in a namespace
 //	    creates-per-second: 10
 //	    previews: 8h               # how long a preview may last; false: none
+//	    open-ports: loopback       # where ports that a client of another project opens need no key; or true, false
 //	    saved-images: 50g          # what a namespace saves as images; false: none
+//	    contexts: 8                # of a sandbox, to run code in; 0: none
 //	    mounts: [/srv/data, "/srv/scratch:rw"]
 //	    write-paths: [/workspace, /tmp]
 //	    egress: [registries, "*.example.com:443"]  # what may be asked for; or public, all
@@ -67,6 +72,9 @@ const (
 type Set struct {
 	// Pool is the size of the warm pool; -1: not set.
 	Pool int
+
+	// Warm are sandboxes that are held ready in full.
+	Warm []Warm
 
 	// Named is the number of policies that the file names.
 	Named int

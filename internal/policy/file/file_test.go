@@ -35,7 +35,9 @@ policies:
     sandboxes: 50
     creates-per-second: 2.5
     previews: 8h
+    open-ports: true
     saved-images: 3g
+    contexts: 3
     mounts: [/srv/data, "/srv/scratch:rw", "/srv/x:ro"]
     write-paths:
       - /workspace
@@ -46,6 +48,17 @@ policies:
   build: {images: []}
   empty:
 `
+
+func TestParseWarm(t *testing.T) {
+	set, err := parse("f", strings.NewReader("pool:\n  warm:\n  - {image: host}\n  - {image: 'python:3.12', policy: small, root-inside: true, language: python, modules: [json, os.path], size: 3}\n  blanks: 2\npolicies:\n  small:\n"))
+	want := []Warm{{"host", "default", false, "python", nil, 1}, {"python:3.12", "small", true, "python", []string{"json", "os.path"}, 3}}
+	if err != nil || set.Pool != 2 || !cmp.Equal(set.Warm, want) {
+		t.Errorf("got %d, %+v, %v", set.Pool, set.Warm, err)
+	}
+	if set, err := parse("f", strings.NewReader("pool: 5")); err != nil || set.Pool != 5 || set.Warm != nil {
+		t.Errorf("got %+v, %v", set, err)
+	}
+}
 
 func TestParse(t *testing.T) {
 	set, err := parse("policy.yaml", strings.NewReader(example))
@@ -79,7 +92,7 @@ func TestParse(t *testing.T) {
 		Secrets:  []string{"*"},
 		Resolve:  []string{"public", "10.1.2.0/24"},
 		Traffic:  sandpit.EgressBounds{Connections: 99, NewConnections: 1000, Sent: 1 << 30},
-		OnExpiry: []sandpit.Expiry{sandpit.ExpiryStop, sandpit.ExpiryRemove}, Sandboxes: 50, CreateRate: 2.5, Previews: 8 * time.Hour, Saved: 3 << 30,
+		OnExpiry: []sandpit.Expiry{sandpit.ExpiryStop, sandpit.ExpiryRemove}, Sandboxes: 50, CreateRate: 2.5, Previews: 8 * time.Hour, OpenPorts: policy.OpenEverywhere, Saved: 3 << 30, Contexts: 3,
 	}, r); diff != "" {
 		t.Error(diff)
 	}
@@ -105,9 +118,18 @@ func TestMistakes(t *testing.T) {
 		"pool: many":       "f:1: pool: it must be a whole number from 0 to 10000",
 		"pool: 1\npool: 2": "f:2: ",
 		"Pool: 1":          `f:1: unknown field "Pool"`,
-		"policies:\n  a: {sandboxes: 1}\n  a: {sandboxes: 2}": "f:3: ",
-		"policies:\n  a: {maximum: {memory: 1g, memory: 2g}}": "f:2: ",
-		"policies:\n  a: {maximum: {Memory: 1g}}":             `f:2: policies.a.maximum: unknown field "Memory"`,
+		"policies:\n  a: {sandboxes: 1}\n  a: {sandboxes: 2}":                "f:3: ",
+		"policies:\n  a: {maximum: {memory: 1g, memory: 2g}}":                "f:2: ",
+		"policies:\n  a: {maximum: {Memory: 1g}}":                            `f:2: policies.a.maximum: unknown field "Memory"`,
+		"pool: {blanks: many}":                                               "f:1: pool.blanks: it must be a whole number",
+		"pool: {warm: host}":                                                 "f:1: pool.warm: it must be a list",
+		"pool: {warm: [{size: 1}]}":                                          "f:1: pool.warm[0]: it has no image",
+		"pool: {warm: [{image: host, size: 0}]}":                             "f:1: pool.warm[0].size: it must be a whole number from 1 to 100",
+		"pool: {warm: [{image: host, language: cobol}]}":                     "f:1: pool.warm[0].language: it must be one of: python, javascript, typescript",
+		"pool: {warm: [{image: host, modules: ['a b']}]}":                    `f:1: pool.warm[0].modules[0]: "a b" is not the name of a module`,
+		"pool: {warm: [{image: host, language: javascript, modules: [fs]}]}": "f:1: pool.warm[0]: modules are only imported ahead for python",
+		"pool: {warm: [{image: host, policy: x}]}":                           `pool.warm: there is no policy "x"`,
+		"pool: {warm: [{image: host}, {image: host}]}":                       "f:1: pool.warm[1]: an entry above has the same image and policy",
 		"pool: -1":                                                                 "f:1: pool: it must be",
 		"policy:\n  default:":                                                      `f:1: unknown field "policy"`,
 		"policies: [a]":                                                            "f:1: policies: it must be lines of NAME: VALUE",
@@ -146,6 +168,7 @@ func TestMistakes(t *testing.T) {
 		"policies:\n  a:\n    sandboxes: 0":                                        "f:3: policies.a.sandboxes: it must be a whole number from 1",
 		"policies:\n  a:\n    creates-per-second: 0":                               "f:3: policies.a.creates-per-second: it must be a number",
 		"policies:\n  a:\n    previews: 8d":                                        "f:3: policies.a.previews: it must be true, false, or a time",
+		"policies:\n  a:\n    open-ports: all":                                     "f:3: policies.a.open-ports: it must be true, false or loopback",
 		"policies:\n  a:\n    creates-per-second: NaN":                             "f:3: policies.a.creates-per-second: it must be a number",
 		"policies:\n  a: &x {}\n  b: *x":                                           "f:2: tags (!), anchors (&) and aliases (*) are not supported",
 		"policies:\n  a: {sandboxes: 1, sandboxes: 2}":                             "f:2: ",

@@ -20,11 +20,12 @@ import (
 )
 
 func (s *Set) read(doc yamldoc.Value) error {
-	return yamldoc.Mapping(map[string]func(yamldoc.Value) error{
-		"pool":     yamldoc.Parse(&s.Pool, yamldoc.Int(0, maxPool)),
+	err := yamldoc.Mapping(map[string]func(yamldoc.Value) error{
+		"pool":     s.readPool,
 		"policies": s.readPolicies,
 		"aliases":  s.readAliases,
 	})(doc)
+	return cmp.Or(err, s.checkWarm(doc))
 }
 
 // readAliases reads a mapping of names to images, in addition to the built-in one.
@@ -100,7 +101,9 @@ func readPolicy(v yamldoc.Value, base policy.Policy) (policy.Policy, error) {
 		"maximum":            maximum(&p.Max, r),
 		"sandboxes":          yamldoc.Parse(&r.Sandboxes, yamldoc.Int(1, 1_000_000)),
 		"previews":           yamldoc.Parse(&r.Previews, parsePreviews),
+		"open-ports":         yamldoc.Parse(&r.OpenPorts, parseOpenPorts),
 		"saved-images":       yamldoc.Parse(&r.Saved, parseSaved),
+		"contexts":           yamldoc.Parse(&r.Contexts, yamldoc.Int(0, sandpit.MaxContexts)),
 		"creates-per-second": yamldoc.Parse(&r.CreateRate, parseRate),
 	})(v)
 	if err != nil {
@@ -203,6 +206,18 @@ func parsePreviews(text string) (time.Duration, error) {
 		return 0, errors.New("it must be true, false, or a time of at most " + notation.FormatDuration(policy.MaxPreviews))
 	}
 	return d, nil
+}
+
+// parseOpenPorts reads where ports need no key.
+func parseOpenPorts(text string) (policy.OpenPorts, error) {
+	switch p := policy.OpenPorts(text); p {
+	case policy.OpenOnLoopback, policy.OpenEverywhere:
+		return p, nil
+	}
+	if text == "false" {
+		return policy.OpenNowhere, nil
+	}
+	return "", errors.New("it must be true, false or " + string(policy.OpenOnLoopback))
 }
 
 // parseSaved reads how many bytes may be saved as images.

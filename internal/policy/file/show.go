@@ -22,7 +22,9 @@ type Document struct {
 	Sandboxes  int              `json:"sandboxes"`
 	CreateRate any              `json:"creates-per-second"` // a number, or "unlimited"
 	Previews   any              `json:"previews"`           // the longest time, or false
+	OpenPorts  any              `json:"open-ports"`         // true, "loopback", or false
 	Saved      any              `json:"saved-images"`       // bytes, "unlimited", or false
+	Contexts   int              `json:"contexts"`           // of a sandbox
 	Mounts     []string         `json:"mounts"`
 	Write      []string         `json:"write-paths"` // "/": everywhere
 	Egress     []string         `json:"egress"`      // rules and presets that may be asked for
@@ -59,7 +61,7 @@ type Limits struct {
 func Show(p policy.Policy) Document {
 	r := p.Rules
 	if r == nil {
-		r = &policy.Rules{Egress: []string{string(sandpit.EgressAll)}, Resolve: []string{"0.0.0.0/0", "::/0"}, Secrets: []string{"*"}, OnExpiry: []sandpit.Expiry{sandpit.ExpiryRemove, sandpit.ExpiryStop, sandpit.ExpiryPause}, Previews: policy.DefaultPreviews, Saved: policy.Unlimited}
+		r = &policy.Rules{Egress: []string{string(sandpit.EgressAll)}, Resolve: []string{"0.0.0.0/0", "::/0"}, Secrets: []string{"*"}, OnExpiry: []sandpit.Expiry{sandpit.ExpiryRemove, sandpit.ExpiryStop, sandpit.ExpiryPause}, Previews: policy.DefaultPreviews, OpenPorts: policy.OpenOnLoopback, Saved: policy.Unlimited, Contexts: sandpit.MaxContexts}
 	}
 	d := Document{
 		Unrestricted: p.Rules == nil,
@@ -69,13 +71,16 @@ func Show(p policy.Policy) Document {
 			Limits: limitsOf(p.Max), Connections: r.Traffic.Connections, NewConnections: r.Traffic.NewConnections,
 			Sent: orUnlimited(r.Traffic.Sent), Received: orUnlimited(r.Traffic.Received), Bandwidth: orUnlimited(r.Traffic.Bandwidth),
 		},
-		Sandboxes: r.Sandboxes, CreateRate: unlimited, Previews: false, Saved: false, Mounts: []string{}, Write: []string{everywhere},
+		Sandboxes: r.Sandboxes, CreateRate: unlimited, Previews: false, OpenPorts: r.OpenPorts == policy.OpenEverywhere, Saved: false, Contexts: r.Contexts, Mounts: []string{}, Write: []string{everywhere},
 	}
 	if r.CreateRate > 0 {
 		d.CreateRate = r.CreateRate
 	}
 	if r.Previews > 0 {
 		d.Previews = notation.FormatDuration(r.Previews)
+	}
+	if r.OpenPorts == policy.OpenOnLoopback {
+		d.OpenPorts = r.OpenPorts
 	}
 	switch r.Saved {
 	case 0:

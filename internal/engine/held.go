@@ -1,0 +1,509 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/feature"
+	"github.com/sandpit-dev/sandpit/internal/guest/client"
+	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/interpreter"
+	"github.com/sandpit-dev/sandpit/internal/policy"
+)
+
+// Held configures sandboxes that are held ready, complete and with a warm interpreter. A Create gets
+// one if it would make the very same: all that its Spec asks for beyond the image can be changed afterwards,
+// or is what the policy gives anyway.
+type Held struct {
+	Image      string        // as Spec.Image; it must be in the store
+	Policy     policy.Policy // of the creates that they are for
+	RootInside bool          // as Spec.RootInside
+	Language   string        // of the interpreter
+	Modules    []string      // that the interpreter has imported
+	Size       int           // how many are held
+	MaxAge     time.Duration // at which one is replaced, because files of the image "host" may change; default 1 h
+}
+
+// key identifies what is held, apart from the policy, whose effect is compared by plans.
+func (c *Held) key() string {
+	return strings.Join(append([]string{c.Image, c.Policy.Name, strconv.FormatBool(c.RootInside), c.Language}, c.Modules...), "\x00")
+}
+
+const (
+	defaultHeldMaxAge = time.Hour
+
+	// heldLook is the interval at which the held sandboxes are compared with what the policies
+	// and images are by then.
+	heldLook = 15 * time.Second
+
+	// heldPatience is the time that a missing one waits for a moment without creates.
+	heldPatience = time.Second
+
+	// heldRest is how often the time that making one has taken is spent without making another while
+	// there are creates all the time. Otherwise it is once.
+	heldRest = 3
+
+	// heldMemory is the memory that a held sandbox counts for until it is measured, in bytes.
+	heldMemory = 64 << 20
+)
+
+// held is a sandbox that nobody has.
+type held struct {
+	engine   *Engine
+	key      string
+	id       string
+	plan     driver.Plan   // as comparable returns it
+	config   client.Config // the same
+	lease    *image.Lease
+	instance driver.Instance
+	guest    *client.Client
+	process  *client.Process    // the interpreter, by the stream that has started it
+	info     client.ProcessInfo // of that
+	memory   int64              // bytes that it uses
+	until    time.Time          // when it is too old
+}
+
+// usable reports whether the guest and the interpreter live, and are not too old.
+func (h *held) usable() bool {
+	if time.Now().After(h.until) {
+		return false
+	}
+	select {
+	case <-h.instance.Done():
+		return false
+	case <-h.guest.Done():
+		return false
+	default:
+	}
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := h.process.Wait(over)
+	return errors.Is(err, context.Canceled)
+}
+
+// destroy removes it, and returns when it is gone or stuck.
+func (h *held) destroy() {
+	if h.guest != nil {
+		h.guest.Close()
+	}
+	if h.instance != nil {
+		_ = h.engine.work("removing held sandbox "+h.id, nil, h.engine.opts.Patience.Remove, h.instance.Destroy).wait(context.Background())
+	}
+	h.lease.Release()
+}
+
+// fits reports whether it is what a plan and a configuration make, apart from its identity.
+func (h *held) fits(plan driver.Plan, config client.Config) bool {
+	plan, config = comparable(plan, config, h.id)
+	return reflect.DeepEqual(plan, h.plan) && reflect.DeepEqual(config, h.config)
+}
+
+// comparable returns a plan and a configuration with the identity of another sandbox, and without what is not
+// decided before a held sandbox is handed out: how long it lives, and its network interface.
+func comparable(plan driver.Plan, config client.Config, id string) (driver.Plan, client.Config) {
+	plan.ID, plan.Name, plan.Hostname = id, id, hostnameFor(id)
+	plan.Root.Files = slices.Clone(plan.Root.Files)
+	copy(plan.Root.Files, rootFiles(plan.Hostname))
+	plan.Limits.Life, config.Life = 0, 0
+	plan.Enforce = maps.Clone(plan.Enforce)
+	delete(plan.Enforce, feature.Egress)
+	delete(plan.Enforce, feature.Ping)
+	plan.Link, plan.Trace, plan.KeepLater = nil, nil, !plan.Ephemeral
+	return plan, config
+}
+
+// shelf keeps held sandboxes ready.
+type shelf struct {
+	engine *Engine
+
+	start  sync.Once
+	ctx    context.Context
+	cancel context.CancelFunc
+	wake   chan struct{} // one place: something has changed
+	done   chan struct{} // closed when the keeper has ended
+
+	mu      sync.Mutex // guards all below
+	conf    []Held
+	ready   []*held // oldest first
+	closed  bool
+	claimed int64
+	missed  int64
+}
+
+func newShelf(e *Engine, conf []Held) *shelf {
+	h := &shelf{engine: e, conf: conf, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	h.ctx, h.cancel = context.WithCancel(context.Background())
+	return h
+}
+
+// begin starts the keeper, if there is something to keep.
+func (h *shelf) begin() {
+	h.mu.Lock()
+	none := len(h.conf) == 0 || h.closed
+	h.mu.Unlock()
+	if !none {
+		h.start.Do(func() { go h.keep() })
+	}
+}
+
+// set changes what is held.
+func (h *shelf) set(conf []Held) {
+	h.mu.Lock()
+	h.conf = conf
+	h.mu.Unlock()
+	h.begin()
+	h.poke()
+}
+
+func (h *shelf) poke() {
+	select {
+	case h.wake <- struct{}{}:
+	default:
+	}
+}
+
+// claim returns a held sandbox that is what a plan and a configuration make, or nil. The caller uses it
+// or gives it back.
+func (h *shelf) claim(image string, plan driver.Plan, config client.Config) *held {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !slices.ContainsFunc(h.conf, func(c Held) bool { return c.Image == image }) {
+		return nil
+	}
+	i := slices.IndexFunc(h.ready, func(k *held) bool {
+		if !k.usable() {
+			h.poke()
+			return false
+		}
+		return k.fits(plan, config)
+	})
+	if i < 0 {
+		h.missed++
+		return nil
+	}
+	k := h.ready[i]
+	h.ready = slices.Delete(h.ready, i, i+1)
+	h.claimed++
+	h.poke()
+	return k
+}
+
+// put adds a held sandbox: a new one, or one that was claimed and not used.
+func (h *shelf) put(k *held, back bool) {
+	h.mu.Lock()
+	keep := !h.closed
+	if keep {
+		h.ready = append(h.ready, k)
+	}
+	if back {
+		h.claimed--
+	}
+	h.mu.Unlock()
+	if !keep {
+		k.destroy()
+	}
+}
+
+// close destroys all of them, and makes no more.
+func (h *shelf) close() {
+	h.mu.Lock()
+	h.closed = true
+	h.mu.Unlock()
+	h.cancel()
+	h.start.Do(func() { close(h.done) }) // no keeper was ever started
+	<-h.done
+	h.mu.Lock()
+	ready := h.ready
+	h.ready = nil
+	h.mu.Unlock()
+	var wg sync.WaitGroup
+	for _, k := range ready {
+		wg.Go(k.destroy)
+	}
+	wg.Wait()
+}
+
+// keep is the keeper: it replaces missing, old and unusable ones, and those that no create would make
+// any more.
+func (h *shelf) keep() {
+	defer close(h.done)
+	var pause time.Duration // after a failure
+	for h.ctx.Err() == nil {
+		quiet := h.quiet()
+		missing := h.weed()
+		if missing == nil {
+			h.await(heldLook)
+			continue
+		}
+		began := time.Now()
+		err := h.fill(*missing)
+		switch {
+		case err != nil && h.ctx.Err() == nil:
+			if pause == 0 || pause == lastPoolPause { // the first time, and then each minute
+				h.engine.opts.NotHeld(*missing, err)
+			}
+			pause = min(max(2*pause, firstPoolPause), lastPoolPause)
+			h.await(pause)
+		case !quiet:
+			pause = 0
+			h.rest(heldRest * time.Since(began))
+		default:
+			pause = 0
+			h.rest(time.Since(began))
+		}
+	}
+}
+
+// quiet waits a while for a moment without creates, and reports whether there was one.
+func (h *shelf) quiet() bool {
+	for end := time.Now().Add(heldPatience); time.Now().Before(end) && h.ctx.Err() == nil; h.rest(settle) {
+		if h.engine.pool.quiet() {
+			return true
+		}
+	}
+	return false
+}
+
+// weed destroys those that are not wanted any more, and returns what is missing, or nil.
+func (h *shelf) weed() *Held {
+	h.mu.Lock()
+	conf, ready := slices.Clone(h.conf), slices.Clone(h.ready)
+	h.mu.Unlock()
+	wanted := map[string]int{}
+	for i := range conf {
+		c := &conf[i]
+		of := func(k *held) bool { return k.key == c.key() }
+		if !slices.ContainsFunc(ready, of) {
+			wanted[c.key()] = c.Size
+			continue
+		}
+		var now *held
+		err := h.try(func(ctx context.Context, t *task) (err error) {
+			if now, err = h.engine.wouldHold(ctx, t, *c); err == nil {
+				now.lease.Release()
+			}
+			return err
+		})
+		if err == nil {
+			wanted[c.key()] = c.Size
+			ready = slices.DeleteFunc(ready, func(k *held) bool { return of(k) && !k.fits(now.plan, now.config) })
+		}
+	}
+	left, bounded := h.engine.gate.left()
+	var missing *Held
+	kept := map[*held]bool{}
+	for i := len(ready) - 1; i >= 0; i-- { // the youngest stay
+		k := ready[i]
+		if wanted[k.key] > 0 && k.usable() && (!bounded || k.memory <= left) {
+			wanted[k.key]--
+			left -= k.memory
+			kept[k] = true
+		}
+	}
+	for i := range conf {
+		if missing == nil && wanted[conf[i].key()] > 0 && (!bounded || left >= 2*heldMemory) {
+			missing = &conf[i]
+		}
+	}
+	h.mu.Lock()
+	var out []*held
+	h.ready = slices.DeleteFunc(h.ready, func(k *held) bool {
+		drop := !kept[k]
+		if drop {
+			out = append(out, k)
+		}
+		return drop
+	})
+	h.mu.Unlock()
+	for _, k := range out {
+		k.destroy()
+	}
+	return missing
+}
+
+// fill makes one.
+func (h *shelf) fill(c Held) error {
+	return h.try(func(ctx context.Context, t *task) error {
+		k, err := h.engine.hold(ctx, t, c)
+		if err == nil {
+			h.put(k, false)
+		}
+		return err
+	})
+}
+
+// try does something that may hang.
+func (h *shelf) try(f func(ctx context.Context, t *task) error) error {
+	if err := h.engine.mayTry(blankSpace); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(h.ctx)
+	t := &task{what: "holding a sandbox", namespace: blankSpace, cancel: cancel}
+	return h.engine.start(ctx, t, h.engine.opts.Patience.Create, func(ctx context.Context) error { return f(ctx, t) }).wait(context.Background())
+}
+
+// await waits until something changes, or d is over.
+func (h *shelf) await(d time.Duration) { waitFor(h.ctx, h.wake, d) }
+
+// rest waits for a fixed time.
+func (h *shelf) rest(d time.Duration) { waitFor(h.ctx, nil, d) }
+
+func waitFor(ctx context.Context, wake <-chan struct{}, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-wake:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// wouldHold returns a sandbox that c stands for before it is made. The caller releases its lease.
+func (e *Engine) wouldHold(ctx context.Context, t *task, c Held) (*held, error) {
+	giveBack, err := e.try(ctx, t, blankSpace)
+	if err != nil {
+		return nil, err
+	}
+	defer giveBack()
+	tenant := e.As(blankSpace, c.Policy)
+	r, err := e.resolve(ctx, t, tenant, sandpit.Spec{Image: c.Image, RootInside: c.RootInside, Pull: sandpit.PullNever}, false)
+	if err != nil {
+		return nil, err
+	}
+	s := e.newSandbox(NewID(), blankSpace)
+	defer s.repay()
+	if s.lease, err = e.leaseFor(ctx, t, tenant, r.spec, giveBack); err != nil {
+		return nil, err
+	}
+	s.setName(s.id)
+	plan, config, err := s.prepare(tenant, r)
+	if err != nil {
+		s.lease.Release()
+		return nil, err
+	}
+	k := &held{engine: e, key: c.key(), id: s.id, lease: s.lease, memory: heldMemory}
+	k.plan, k.config = comparable(plan, config, s.id)
+	return k, nil
+}
+
+// hold makes a sandbox with a warm interpreter.
+func (e *Engine) hold(ctx context.Context, t *task, c Held) (*held, error) {
+	k, err := e.wouldHold(ctx, t, c)
+	if err != nil {
+		return nil, err
+	}
+	if err := k.make(ctx, t, c); err != nil {
+		k.destroy()
+		return nil, err
+	}
+	return k, nil
+}
+
+func (k *held) make(ctx context.Context, t *task, c Held) (err error) {
+	t.enter("creating")
+	if k.instance, err = k.engine.opts.Driver.Create(ctx, k.plan); err != nil {
+		return err
+	}
+	if _, ok := k.instance.(driver.Keeper); !ok && k.plan.KeepLater {
+		return fault.Errorf(sandpit.ErrUnsupported, "holding a sandbox: the driver can't make it outlive this program later")
+	}
+	t.enter("greeting the guest")
+	conn, err := k.instance.Dial(ctx)
+	if err != nil {
+		return err
+	}
+	if k.guest, err = client.New(ctx, conn, client.Options{Config: &k.config}); err != nil {
+		return err
+	}
+	t.enter("starting the interpreter")
+	p, err := interpreter.Warm(ctx, starter{ctx, k.guest}, c.Language, c.Modules)
+	if err != nil {
+		return err
+	}
+	k.process = p.(*client.Process) // as starter returns it
+	all, err := k.guest.Processes(ctx)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(all, func(p client.ProcessInfo) bool { return p.Ref == k.process.Ref() && !p.Exited })
+	if i < 0 {
+		return fault.Errorf(sandpit.ErrUnavailable, "holding a sandbox: its interpreter has ended")
+	}
+	k.info = all[i]
+	if m, err := k.instance.Stats(ctx); err == nil && m.Memory > 0 {
+		k.memory = m.Memory
+	}
+	k.until = time.Now().Add(cmp.Or(max(c.MaxAge, 0), defaultHeldMaxAge))
+	return nil
+}
+
+// starter starts interpreters in a sandbox that nobody has.
+type starter struct {
+	ctx   context.Context
+	guest *client.Client
+}
+
+// Start starts a process in the background.
+func (s starter) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error) {
+	p, err := s.guest.StartDetached(ctx, cmd, client.Detach{Keep: guestKeeps, Hold: true})
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// Follow passes the output on, from the begin.
+func (s starter) Follow(id string, stdout, stderr io.Writer) (done <-chan struct{}, leave func(), err error) {
+	ref, err := strconv.ParseUint(id, 10, 64)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := s.guest.Attach(s.ctx, ref, 0, client.AttachOptions{AttachOptions: sandpit.AttachOptions{Stdout: stdout, Stderr: stderr}, Hold: true})
+	if err != nil {
+		return nil, nil, err
+	}
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		_, _ = p.Wait(context.Background())
+	}()
+	return over, p.Detach, nil
+}
+
+// takeHeld makes the sandbox the one that was held. It returns the connection to its guest, or nil if that
+// failed and the sandbox must be made without it.
+func (s *Sandbox) takeHeld(ctx context.Context, trace func(string)) (*client.Client, error) {
+	k := s.held
+	s.held = nil
+	defer k.lease.Release() // the sandbox has its own
+	k.process.Detach()
+	var err error
+	if s.persistent {
+		s.making.enter("keeping")
+		err = k.instance.(driver.Keeper).Keep(ctx) // as hold has checked
+	}
+	if err == nil {
+		s.instance, s.interpreter = k.instance, &k.info
+		trace("held")
+		return k.guest, nil
+	}
+	k.guest.Close()
+	if left := k.instance.Destroy(ctx); left != nil || ctx.Err() != nil {
+		s.instance = k.instance // to be removed
+		return nil, fmt.Errorf("creating a sandbox: %w", errors.Join(err, left))
+	}
+	return nil, nil //nolint:nilnil // as documented
+}

@@ -1,0 +1,337 @@
+package engine_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
+)
+
+// warmPython is what tests hold: an interpreter with a module that it does not import by itself.
+func warmPython(size int) engine.Held {
+	return engine.Held{Image: "host", Policy: policy.Default(), Language: sandpit.Python, Modules: []string{"wave"}, Size: size}
+}
+
+// heldEngine returns an engine that holds sandboxes, with a store if that is not nil.
+func heldEngine(t *testing.T, dir string, store engine.Store, change func(*engine.Options)) *engine.Engine {
+	t.Helper()
+	testkit.NeedProgram(t, "python3")
+	return poolEngine(t, dir, func(o *engine.Options) {
+		o.Store = store
+		o.Pool = engine.Pool{Held: []engine.Held{warmPython(2)}}
+		o.NotHeld = func(h engine.Held, err error) { t.Logf("holding %s: %v", h.Image, err) }
+		if change != nil {
+			change(o)
+		}
+	})
+}
+
+// holds waits until so many sandboxes are held.
+func holds(t testing.TB, e *engine.Engine, n int) {
+	t.Helper()
+	testkit.NeedWorkingHost(t)
+	for end := time.Now().Add(2 * time.Minute); e.PoolStats().Held != n; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%+v, not %d held", e.PoolStats(), n)
+		}
+	}
+}
+
+// evaluate runs code in the default context and returns the text of the main result.
+func evaluate(t *testing.T, sb sandpit.Sandbox, source string) string {
+	t.Helper()
+	var texts []string
+	res, err := sb.(sandpit.Coder).RunCode(t.Context(), sandpit.Code{Source: source, Output: func(o sandpit.CodeOutput) { texts = append(texts, o.Text) }})
+	if err != nil || res.Error != nil || res.Restarted != "" {
+		t.Fatalf("running %q: %+v, %v", source, res, err)
+	}
+	return strings.Join(texts, "\n")
+}
+
+// A create that asks for nothing else gets a held sandbox, whose interpreter has imported the modules, and
+// which nobody has used. It is as any other otherwise.
+func TestHeld(t *testing.T) {
+	for name, store := range map[string]engine.Store{"ends with its engine": nil, "outlives its engine": &mapStore{}} {
+		t.Run(name, func(t *testing.T) {
+			e := heldEngine(t, t.TempDir(), store, nil)
+			e.Warm()
+			ids := map[string]bool{}
+			for i, spec := range []sandpit.Spec{
+				{Image: "host"},
+				{Labels: map[string]string{"a": "b"}, Limits: sandpit.Limits{Life: time.Hour}, Idle: time.Hour, OnExpiry: sandpit.ExpiryPause},
+			} {
+				holds(t, e, 2)
+				sb := create(t, e, spec)
+				if st := e.PoolStats(); st.HeldClaimed != int64(i+1) || st.HeldMissed != 0 {
+					t.Errorf("after %d: %+v", i+1, st)
+				}
+				info, err := sb.Info(t.Context())
+				if err != nil || info.ID != sb.ID() || ids[sb.ID()] || info.Name != sb.ID() || info.State != sandpit.StateRunning || info.Labels["a"] != spec.Labels["a"] {
+					t.Errorf("%+v, %v", info, err)
+				}
+				ids[sb.ID()] = true
+				if out, _ := shell(t, sb, "uname -n; cat /etc/hostname; ls /tmp"); out != sb.ID()+"\n"+sb.ID()+"\n" {
+					t.Errorf("the sandbox has %q", out)
+				}
+				if got := evaluate(t, sb, "import sys, os; first = ('wave' in sys.modules, __name__, os.uname().nodename); first"); got != "(True, '__main__', '"+sb.ID()+"')" {
+					t.Errorf("the interpreter says %s", got)
+				}
+				if got := evaluate(t, sb, "first[0]"); got != "True" {
+					t.Errorf("the state is lost: %s", got)
+				}
+				all, err := sb.(sandpit.Coder).Contexts(t.Context())
+				if err != nil || len(all) != 1 || all[0].ID != "python" {
+					t.Errorf("its contexts are %+v, %v", all, err)
+				}
+				if err := sb.Remove(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// A create that differs in anything that can't be changed later starts cold.
+func TestHeldIsNotHalfWarm(t *testing.T) {
+	e := heldEngine(t, t.TempDir(), nil, nil)
+	e.Warm()
+	holds(t, e, 2)
+	for name, spec := range map[string]sandpit.Spec{
+		"name": {Name: "web"}, "hostname": {Hostname: "web"}, "env": {Env: []string{"A=b"}}, "user": {User: "root"}, "dir": {WorkDir: "/tmp"},
+		"memory": {Limits: sandpit.Limits{Memory: 64 << 20}}, "cpus": {Limits: sandpit.Limits{CPUs: 0.5}}, "output": {Limits: sandpit.Limits{Output: 1000}},
+		"open files": {Limits: sandpit.Limits{NoFile: 100}}, "read-only": {ReadOnly: true}, "write paths": {Write: []string{"/tmp"}},
+		"tmpfs": {Tmpfs: []sandpit.Tmpfs{{Target: "/work"}}}, "root inside": {RootInside: true}, "mount": {Mounts: []sandpit.Mount{{Source: t.TempDir(), Target: "/mnt", ReadOnly: true}}},
+	} {
+		sb := create(t, e, spec)
+		if st := e.PoolStats(); st.HeldClaimed != 0 || st.Held != 2 {
+			t.Fatalf("with another %s: %+v", name, st)
+		}
+		if err := sb.Remove(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	// Nor does one of another policy, but one whose policy gives the same.
+	other := policy.Default()
+	other.Name = "other"
+	if err := other.SetDefaults(sandpit.Limits{Memory: 128 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	same := policy.Default()
+	same.Name = "same"
+	for i, p := range []policy.Policy{other, same} {
+		sb, err := e.As("tenant", p).Create(t.Context(), sandpit.Spec{})
+		testkit.Made(t, err)
+		if st := e.PoolStats(); st.HeldClaimed != int64(i) {
+			t.Errorf("of the policy %s: %+v", p.Name, st)
+		}
+		if info, err := sb.Info(t.Context()); err != nil || info.Policy != p.Name {
+			t.Errorf("%+v, %v", info, err)
+		}
+		_ = sb.Remove(t.Context())
+	}
+}
+
+// A warm interpreter of another language is the default context of that.
+func TestHeldJavaScript(t *testing.T) {
+	testkit.NeedProgram(t, "node")
+	e := heldEngine(t, t.TempDir(), nil, func(o *engine.Options) {
+		o.Pool.Held = []engine.Held{{Image: "host", Policy: policy.Default(), Language: sandpit.JavaScript, Size: 1}}
+	})
+	e.Warm()
+	holds(t, e, 1)
+	sb := create(t, e, sandpit.Spec{})
+	before, err := sb.Processes(t.Context())
+	if err != nil || len(before) != 1 {
+		t.Fatalf("%+v, %v", before, err)
+	}
+	res, err := sb.(sandpit.Coder).RunCode(t.Context(), sandpit.Code{Source: "globalThis.x = 6*7", Language: sandpit.JavaScript})
+	if err != nil || res.Error != nil || res.Restarted != "" {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	if got := evaluate(t, sb, "'wave' in __import__('sys').modules"); got != "False" {
+		t.Errorf("a Python context of it is warm: %s", got)
+	}
+	if all, err := sb.Processes(t.Context()); err != nil || len(all) != 2 || all[0].ID != before[0].ID || all[0].Result != nil {
+		t.Errorf("its processes are %+v, %v", all, err)
+	}
+}
+
+// What is held gives way when its memory is promised to sandboxes, and no sandbox waits for that.
+func TestHeldGivesWay(t *testing.T) {
+	e := heldEngine(t, t.TempDir(), nil, func(o *engine.Options) { o.Capacity.Memory = 1 << 30 })
+	e.Warm()
+	holds(t, e, 2)
+	sb := create(t, e, sandpit.Spec{Limits: sandpit.Limits{Memory: 1 << 30}})
+	e.SetPool(engine.Pool{Held: []engine.Held{warmPython(2)}}) // rather than wait for the next look
+	holds(t, e, 0)
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	e.SetPool(engine.Pool{Held: []engine.Held{warmPython(2)}})
+	holds(t, e, 2)
+}
+
+// Many who claim at once get one each, or a sandbox that is made for them.
+func TestHeldRace(t *testing.T) {
+	e := heldEngine(t, t.TempDir(), nil, nil)
+	e.Warm()
+	holds(t, e, 2)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	ids := map[string]bool{}
+	for range 6 {
+		wg.Go(func() {
+			sb, err := e.Create(t.Context(), sandpit.Spec{})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			res, err := sb.(sandpit.Coder).RunCode(t.Context(), sandpit.Code{Source: "assert 'used' not in globals(); used = 1"})
+			if err != nil || res.Error != nil {
+				t.Errorf("%+v, %v", res, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if ids[sb.ID()] {
+				t.Errorf("%s was handed out twice", sb.ID())
+			}
+			ids[sb.ID()] = true
+		})
+	}
+	wg.Wait()
+	if st := e.PoolStats(); st.HeldClaimed < 2 || st.HeldClaimed+st.HeldMissed != 6 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// A held sandbox whose interpreter or guest has died is replaced.
+func TestHeldDeath(t *testing.T) {
+	e := heldEngine(t, t.TempDir(), nil, nil)
+	e.Warm()
+	warm := func() bool {
+		sb, err := e.Create(t.Context(), sandpit.Spec{})
+		if err != nil { // its guest has just been killed, and nobody has noticed
+			return false
+		}
+		defer func() {
+			if err := sb.Remove(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}()
+		var out strings.Builder
+		res, err := sb.(sandpit.Coder).RunCode(t.Context(), sandpit.Code{Source: "import sys; print('wave' in sys.modules)", Stdout: &out})
+		return err == nil && res.Error == nil && out.String() == "True\n"
+	}
+	for _, victim := range []string{"interpreters", "guests"} {
+		holds(t, e, 2)
+		victims, guests := heldProcesses()
+		if victim == "guests" {
+			victims = guests
+		}
+		if len(victims) < 2 {
+			t.Fatalf("the %s are %v", victim, victims)
+		}
+		for _, pid := range victims {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+		for end := time.Now().Add(time.Minute); !warm(); time.Sleep(settled) {
+			if time.Now().After(end) {
+				t.Fatalf("without their %s they were not replaced: %+v", victim, e.PoolStats())
+			}
+		}
+	}
+}
+
+// What is too old is not handed out.
+func TestHeldAge(t *testing.T) {
+	old := warmPython(1)
+	old.MaxAge = time.Nanosecond
+	e := heldEngine(t, t.TempDir(), nil, func(o *engine.Options) { o.Pool.Held = []engine.Held{old} })
+	e.Warm()
+	for range 3 {
+		holds(t, e, 1)
+		_ = create(t, e, sandpit.Spec{}).Remove(t.Context())
+	}
+	if st := e.PoolStats(); st.HeldClaimed != 0 || st.HeldMissed != 3 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// settled is longer than the engine waits after a create before it replaces what was held.
+const settled = 30 * time.Millisecond
+
+// heldProcesses returns the interpreters below this process, and the guests that they belong to.
+func heldProcesses() (interpreters, guests []int) {
+	for _, guest := range childrenOf(os.Getpid()) {
+		below := []int{guest}
+		for i := 0; i < len(below); i++ {
+			below = append(below, childrenOf(below[i])...)
+			if comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", below[i])); strings.HasPrefix(string(comm), "python3") {
+				interpreters, guests = append(interpreters, below[i]), append(guests, guest)
+			}
+		}
+	}
+	return interpreters, guests
+}
+
+func childrenOf(pid int) (children []int) {
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, task := range tasks {
+		data, _ := os.ReadFile(task)
+		for _, child := range strings.Fields(string(data)) {
+			n, _ := strconv.Atoi(child)
+			children = append(children, n)
+		}
+	}
+	return children
+}
+
+// Nothing is held that the policy would not make any more, and nothing that is dead.
+func TestHeldIsReplaced(t *testing.T) {
+	told := make(chan string, 100)
+	e := heldEngine(t, t.TempDir(), nil, func(o *engine.Options) {
+		o.NotHeld = func(h engine.Held, err error) {
+			told <- err.Error()
+		}
+	})
+	e.Warm()
+	holds(t, e, 2)
+	smaller := warmPython(1)
+	if err := smaller.Policy.SetDefaults(sandpit.Limits{Memory: 128 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	e.SetPool(engine.Pool{Held: []engine.Held{smaller}})
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		sb, err := e.As("", smaller.Policy).Create(t.Context(), sandpit.Spec{})
+		testkit.Made(t, err)
+		info, err := sb.Info(t.Context())
+		if err != nil || info.Limits.Memory != 128<<20 {
+			t.Fatalf("%+v, %v", info, err)
+		}
+		_ = sb.Remove(t.Context())
+		if e.PoolStats().HeldClaimed > 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%+v", e.PoolStats())
+		}
+	}
+	missing := warmPython(1)
+	missing.Modules = []string{"no_such_module"}
+	e.SetPool(engine.Pool{Held: []engine.Held{missing}})
+	holds(t, e, 0)
+	if why := <-told; !strings.Contains(why, "No module named 'no_such_module'") {
+		t.Errorf("told %q", why)
+	}
+}

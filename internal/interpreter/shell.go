@@ -1,0 +1,144 @@
+package interpreter
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
+)
+
+// A bash has no channel: it can't listen. It reads the lines of its runs from standard input, as an
+// interactive shell does, because only that goes on with the next line after an interrupt. Its marks say
+// what else there is to say: texts follow their nonces. The descriptors 198 and 199 are its outputs,
+// also if the code redirects its own. Children inherit them, as they do the outputs.
+
+// bashStart returns what a bash is told at its start.
+func bashStart(s setup) (string, error) {
+	greeting, err := json.Marshal(map[string]any{"hello": 1, "dir": s.Dir, "env": s.Env})
+	if err != nil {
+		return "", err
+	}
+	return "exec 198>&1 199>&2; unset PS1 PS2 HISTFILE PROMPT_COMMAND; set +H +o history; set --; __sandpit_run=0 __sandpit_greeting=" + quoted(string(greeting)) +
+		"; " + bashMark(198, s.Nonce) + "; " + bashMark(199, s.Nonce) + "\n", nil
+}
+
+// bashGreeting returns the line that has a bash greet with a mark.
+func bashGreeting(nonce string) string {
+	return fmt.Sprintf("PROMPT_COMMAND=; \\builtin printf '\\036%s\\036%%s\\036' \"$__sandpit_greeting\" >&198\n", nonce)
+}
+
+// bashRun returns the line that has a bash run code. The end is that of the line, or PROMPT_COMMAND after
+// an interrupt or another end of the line. It resets the options -e and -x, with which
+// the lines of later runs could end the shell or be printed. No alias of the code takes part.
+func bashRun(begin, nonce, code string, env []string) string {
+	var end, line strings.Builder
+	end.WriteString("{ for __sandpit_status in $?; do \\builtin set +ex")
+	for _, fd := range []int{198, 199} {
+		fmt.Fprintf(&end, "; \\builtin printf '\\036%s\\036%%d %%d\\036' $__sandpit_status $__sandpit_run >&%d", nonce, fd)
+	}
+	end.WriteString("; done; } 2>/dev/null")
+	fmt.Fprintf(&line, "PROMPT_COMMAND=%s; __sandpit_run=$((__sandpit_run + 1)); %s; %s; ", quoted(end.String()), bashMark(198, begin), bashMark(199, begin))
+	for _, entry := range env {
+		name, value, _ := strings.Cut(entry, "=")
+		line.WriteString(name + "=" + quoted(value) + " ")
+	}
+	line.WriteString("\\eval " + quoted(code) + " </dev/null; " + end.String() + "; PROMPT_COMMAND=\n")
+	return line.String()
+}
+
+func bashMark(fd int, nonce string) string {
+	return fmt.Sprintf("\\builtin printf '\\036%s\\036' >&%d", nonce, fd)
+}
+
+// quoted quotes a text for bash, in one line.
+func quoted(text string) string {
+	return "$'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`, "\n", `\n`, "\r", `\r`).Replace(text) + "'"
+}
+
+// checkBash checks what a line for bash can't have.
+func checkBash(code sandpit.Code) error {
+	if strings.Contains(code.Source, "\x00") {
+		return fault.Errorf(sandpit.ErrInvalid, "code for bash can't have null bytes")
+	}
+	for _, entry := range code.Env {
+		name, _, _ := strings.Cut(entry, "=")
+		if strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != "" || strings.ContainsAny(name[:1], "0123456789") {
+			return fault.Errorf(sandpit.ErrInvalid, "bash can't have a variable of the name %.80q", name)
+		}
+	}
+	return nil
+}
+
+// talkBash has a bash run the code, until that is done.
+func (r *run) talkBash(ctx context.Context) error {
+	nonce := random()
+	greeting := newLane(nil, "", nonce, r.moved)
+	greeting.texts = true
+	all, leave, err := r.c.m.place.Follow(r.is.process.ID(), greeting, nil)
+	if err != nil {
+		return err
+	}
+	if _, err = io.WriteString(r.is.process.Stdin(), bashGreeting(nonce)); err == nil {
+		err = r.awaitMark(ctx, greeting.marked, all)
+	}
+	leave()
+	if err != nil {
+		return err
+	}
+	<-all // so that nothing writes the text
+	var hello message
+	if json.Unmarshal(greeting.text, &hello) == nil {
+		r.c.learn(&hello)
+	}
+	begin := random()
+	if err := r.open(begin, true); err != nil {
+		return err
+	}
+	if r.stopping.Load() {
+		return errNotBegun
+	}
+	if _, err := io.WriteString(r.is.process.Stdin(), bashRun(begin, r.nonce, r.code.Source, r.code.Env)); err != nil {
+		return err
+	}
+	if err := r.awaitMark(ctx, r.lanes[0].marked, r.all); err != nil {
+		return err
+	}
+	status, count := 0, 0
+	if _, err := fmt.Fscan(bytes.NewReader(r.lanes[0].text), &status, &count); err != nil {
+		return fmt.Errorf("it sent a mark that says nothing: %w", err)
+	}
+	r.done = &message{Done: r.nonce, Count: count, Marked: 3}
+	if status != 0 {
+		r.done.Error = &codeError{Name: sandpit.ExitStatus, Value: fmt.Sprint(status)}
+	}
+	return nil
+}
+
+// awaitMark waits for a mark. If the output reaches its limit, the mark never comes, and the interpreter
+// is killed.
+func (r *run) awaitMark(ctx context.Context, marked, all <-chan struct{}) error {
+	for {
+		if r.c.m.place.Full(r.is.process.ID()) {
+			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), killPatience)
+			defer cancel()
+			if err := r.is.kill(undo, "the interpreter was killed because its output has reached its limit, which hides the end of runs"); err != nil {
+				return err
+			}
+			return io.EOF
+		}
+		select {
+		case <-marked:
+			return nil
+		case <-r.moved:
+		case <-all:
+			return io.EOF
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
