@@ -13,6 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/notation"
+	"github.com/sandpit-dev/sandpit/internal/portproxy"
 	"github.com/sandpit-dev/sandpit/internal/preview"
 )
 
@@ -66,7 +67,7 @@ type API struct {
 	gate    *gate.Gate
 	domains []string
 	metrics *metrics
-	proxy   *proxy
+	proxy   *portproxy.Proxy
 	awaited awaited
 
 	previews *preview.Book
@@ -90,7 +91,7 @@ func New(opts Options) *API {
 	for _, d := range opts.Domains {
 		a.domains = append(a.domains, gate.HostName(d))
 	}
-	a.proxy = newProxy(a)
+	a.proxy = portproxy.New(portproxy.Options{Gate: opts.Gate, HasKey: opts.Keys.In, KeyHeaders: []string{headerKey, headerAuthorization}, Own: ownHeaders})
 	return a
 }
 

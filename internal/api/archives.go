@@ -67,7 +67,7 @@ func downloadArchive(c *call) error {
 		return c.sendZip(r)
 	}
 	h.Set("Content-Type", "application/x-tar")
-	return c.copyOut(http.StatusOK, r, -1)
+	return stream.SendOut(c.Call, http.StatusOK, r, -1)
 }
 
 // sendZip makes a zip archive of a tar stream. It is the guest's: only names,

@@ -11,9 +11,8 @@ import (
 // call is one request of /v1 on its way.
 type call struct {
 	*gate.Call
-	api     *API
-	route   *Route
-	forward target // of the reverse proxy
+	api   *API
+	route *Route
 
 	compared []byte      // SHA-256 of what requests with one Idempotency-Key must have in common
 	begun    bool        // it may have changed something, and to repeat it would do more

@@ -3,7 +3,6 @@ package api
 import (
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
@@ -11,6 +10,7 @@ import (
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
+	"github.com/sandpit-dev/sandpit/internal/portproxy"
 )
 
 func portRoutes() []Route {
@@ -35,18 +35,9 @@ func listPorts(c *call) ([]sandpit.Port, error) {
 
 func portPosition(p sandpit.Port) string { return fmt.Sprintf("%05d %s", p.Port, p.Address) }
 
-// parsePort reads a port's number.
-func parsePort(text string) (uint16, error) {
-	n, err := strconv.ParseUint(text, 10, 16)
-	if err != nil || n == 0 {
-		return 0, gate.Invalid(fmt.Sprintf("%.20q is not a port", text), "use a number from 1 to 65535")
-	}
-	return uint16(n), nil
-}
-
 // connectPort makes the connection one to a port of the sandbox.
 func connectPort(c *call) error {
-	port, err := parsePort(c.R.PathValue("port"))
+	port, err := portproxy.ParsePort(c.R.PathValue("port"))
 	if err != nil {
 		return err
 	}

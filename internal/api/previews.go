@@ -15,6 +15,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/gate"
+	"github.com/sandpit-dev/sandpit/internal/portproxy"
 	"github.com/sandpit-dev/sandpit/internal/preview"
 )
 
@@ -22,12 +23,7 @@ import (
 // a cookie of that host alone, and is redirected to the URL without it, so that histories, the
 // Referer and the sandbox don't get it. Other programs are answered at once, and repeat the URL. The
 // host name, which every page there and every resolver learns, is no secret.
-const (
-	previewParam = "sandpit-preview"
-
-	previewCookie = "sandpit-preview"
-	secureCookie  = "__Host-" + previewCookie // which no other host can set (RFC 6265bis, 4.1.3.2); needs TLS
-)
+const previewParam = "sandpit-preview"
 
 func previewRoutes() []Route {
 	const tag = "Previews"
@@ -43,7 +39,7 @@ func previewRoutes() []Route {
 }
 
 func createPreview(c *call, in *v1.NewPreview) (none v1.Preview, err error) {
-	port, err := parsePort(c.R.PathValue("port"))
+	port, err := portproxy.ParsePort(c.R.PathValue("port"))
 	if err != nil {
 		return none, c.Untouched(err)
 	}
@@ -107,7 +103,7 @@ func (c *call) previewBase(sandbox string, port uint16) (string, error) {
 			return "", sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "the server has no TCP address that a browser can use"), fmt.Sprintf("use 'sandpit forward NAME PORT', or run 'kill %d' (its sandboxes keep running), then 'sandpit serve --listen 127.0.0.1:7878'", os.Getpid()))
 		}
 	} else {
-		if isSecure(c.R) {
+		if portproxy.IsSecure(c.R) {
 			scheme = "https"
 		}
 		_, at, _ = net.SplitHostPort(c.R.Host)
@@ -119,12 +115,6 @@ func (c *call) previewBase(sandbox string, port uint16) (string, error) {
 		at = ":" + at
 	}
 	return fmt.Sprintf("%s://%d-%s.%s%s", scheme, port, sandbox, domain, at), nil
-}
-
-// isSecure reports whether the client uses TLS, with the server or a proxy before it. A client that
-// lies about that gets a URL or a cookie that it can't use.
-func isSecure(r *http.Request) bool {
-	return r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
 }
 
 func listPreviews(c *call) ([]v1.Preview, error) {
@@ -180,7 +170,7 @@ func (a *API) provePreview(c *gate.Call) (who gate.Caller, ok bool, err error) {
 			}
 		}()
 	}
-	port, err := parsePort(to.port)
+	port, err := portproxy.ParsePort(to.port)
 	if err != nil {
 		return who, false, err
 	}
@@ -243,7 +233,7 @@ func takePreviews(r *http.Request) (inURL, inCookies []string) {
 			switch {
 			case name == ours:
 				inCookies = append(inCookies, value)
-			case !isPreviewCookie(name):
+			case !preview.IsCookie(name):
 				kept = append(kept, part)
 			}
 		}
@@ -257,26 +247,19 @@ func takePreviews(r *http.Request) (inURL, inCookies []string) {
 // cookieName returns the exact name of the server's cookie. With TLS it is the one that pages of
 // other hosts can't add. Without, they can add as many of the other as a browser sends.
 func cookieName(r *http.Request) string {
-	if isSecure(r) {
-		return secureCookie
+	if portproxy.IsSecure(r) {
+		return preview.SecureCookie
 	}
-	return previewCookie
-}
-
-// isPreviewCookie reports whether a cookie is or looks like the server's. Browsers compare prefixes of names
-// without case (RFC 6265bis, 5.7).
-func isPreviewCookie(name string) bool {
-	name = strings.TrimSpace(name)
-	return strings.EqualFold(name, previewCookie) || strings.EqualFold(name, secureCookie)
+	return preview.Cookie
 }
 
 // enterPreview refuses a call whose preview has ended, or was forbidden, since it was proven, and redirects a browser
 // that comes with a URL that has a token.
-func (c *call) enterPreview() (answered bool, err error) {
+func (c *call) enterPreview(to target) (answered bool, err error) {
 	if c.Caller.Preview == "" {
 		return false, nil
 	}
-	p, ok := c.api.previews.Get(c.forward.sandbox, c.Caller.Preview)
+	p, ok := c.api.previews.Get(to.sandbox, c.Caller.Preview)
 	if !ok {
 		return false, gate.ErrPreviewEnded
 	}
@@ -288,20 +271,20 @@ func (c *call) enterPreview() (answered bool, err error) {
 		return false, &gate.Refusal{Code: errcode.Forbidden, Message: "a preview can't install a service worker", Hint: "use 'sandpit forward'"}
 	}
 	token, _ := c.R.Context().Value(exchangeKey{}).(string)
-	if token == "" || !wantsPage(c.R) {
+	if token == "" || !portproxy.WantsPage(c.R) {
 		return false, nil
 	}
 	cookie := http.Cookie{
-		Name: cookieName(c.R), Value: token, Path: "/", Secure: isSecure(c.R), HttpOnly: true, SameSite: http.SameSiteLaxMode,
+		Name: cookieName(c.R), Value: token, Path: "/", Secure: portproxy.IsSecure(c.R), HttpOnly: true, SameSite: http.SameSiteLaxMode,
 		MaxAge: max(1, int(time.Until(c.Caller.Expires).Seconds())),
 	}
-	to := locationOf(c.R.URL)
-	if c.hasKey(to) {
-		return false, c.keepKeys()
+	where := locationOf(c.R.URL)
+	if c.api.proxy.HasKey(where) {
+		return false, c.api.proxy.CheckKeys(c.Call)
 	}
 	h := c.W.Header()
 	h.Set("Set-Cookie", cookie.String())
-	h.Set("Location", to)
+	h.Set("Location", where)
 	h.Set("Cache-Control", "no-store")
 	h.Set("Referrer-Policy", "no-referrer")
 	c.W.WriteHeader(http.StatusSeeOther)
@@ -324,17 +307,6 @@ func locationOf(u *url.URL) string {
 	return to
 }
 
-// wantsPage reports whether a browser opens a page. Without TLS, most say that only in Accept.
-func wantsPage(r *http.Request) bool {
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		return false
-	}
-	if mode := r.Header.Get("Sec-Fetch-Mode"); mode != "" {
-		return mode == "navigate"
-	}
-	return strings.Contains(r.Header.Get("Accept"), "text/html")
-}
-
 // failPreview answers a browser that opens a page of a port with a page of its own, and reports
 // whether it did. Holders of a preview are not told names, limits or other details of the sandbox.
 func (a *API) failPreview(c *gate.Call, f *gate.Failure) bool {
@@ -355,7 +327,7 @@ func (a *API) failPreview(c *gate.Call, f *gate.Failure) bool {
 			f.Message, f.Hint, f.Path = "the sandbox can't serve this request", "try again later, or ask the owner of the preview", ""
 		}
 	}
-	if !wantsPage(c.R) {
+	if !portproxy.WantsPage(c.R) {
 		return false
 	}
 	title, text := "This preview can't be shown now", "Try again in a moment."
@@ -369,39 +341,6 @@ func (a *API) failPreview(c *gate.Call, f *gate.Failure) bool {
 	case errcode.State:
 		text = "The sandbox is not running. Ask its owner to start it."
 	}
-	h := c.W.Header()
-	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Cache-Control", "no-store")
-	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
-	h.Set("X-Content-Type-Options", "nosniff")
-	c.W.WriteHeader(f.Status)
-	if c.R.Method != http.MethodHead {
-		_, _ = fmt.Fprintf(c.W, "<!doctype html>\n<meta name=viewport content=\"width=device-width\">\n<title>%[1]s</title>\n<h1>%[1]s</h1>\n<p>%s</p>\n<p>Request %s</p>\n", title, text, f.RequestID)
-	}
+	portproxy.ShowPage(c, f.Status, title, text)
 	return true
-}
-
-// confineSite removes from the answer of a port's own host what browsers would apply to other hosts
-// of the domain, or to the preview: they clear the cookies of all of them (Clear Site Data, 4.2). They
-// would also report the URLs of previews, with tokens, to others (Network Error Logging, Reporting),
-// and let another server answer, also later (RFC 7838).
-func confineSite(h http.Header) {
-	for _, name := range [...]string{"Clear-Site-Data", "Nel", "Report-To", "Reporting-Endpoints", "Alt-Svc"} {
-		h.Del(name)
-	}
-	cookies := h["Set-Cookie"]
-	h.Del("Set-Cookie")
-	for _, line := range cookies {
-		parts := strings.Split(line, ";")
-		if name, _, _ := strings.Cut(parts[0], "="); isPreviewCookie(name) {
-			continue
-		}
-		kept := parts[:1]
-		for _, part := range parts[1:] {
-			if name, _, _ := strings.Cut(part, "="); !strings.EqualFold(strings.TrimSpace(name), "Domain") {
-				kept = append(kept, part)
-			}
-		}
-		h.Add("Set-Cookie", strings.Join(kept, ";"))
-	}
 }

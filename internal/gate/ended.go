@@ -3,6 +3,7 @@ package gate
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/errcode"
@@ -163,17 +164,25 @@ func (g *Gate) Revoke(key string, by *Call) {
 // Route.Proof returned it. Calls that were proven but not yet admitted are not among them: their
 // handlers must ask again whether the preview exists.
 func (g *Gate) EndPreview(who Caller) {
+	id := callerID(who.owner())
+	g.EndPreviews(func(c Caller) bool { return c.Preview == who.Preview && callerID(c.owner()) == id })
+}
+
+// EndPreviews is EndPreview for all callers that which reports.
+func (g *Gate) EndPreviews(which func(Caller) bool) {
 	l := &g.limiter
 	l.mu.Lock()
 	var all []*Call
-	if u := l.callers[callerID(who.owner())]; u != nil && u.previews != nil {
+	for _, u := range l.callers {
+		if u.previews == nil {
+			continue
+		}
 		for c := range u.previews.calls {
-			if c.Caller.Preview == who.Preview {
-				all = append(all, c)
-			}
+			all = append(all, c)
 		}
 	}
 	l.mu.Unlock()
+	all = slices.DeleteFunc(all, func(c *Call) bool { return !which(c.Caller) })
 	for _, c := range all {
 		c.breakOff(ErrPreviewEnded)
 	}

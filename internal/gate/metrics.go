@@ -17,12 +17,13 @@ type metrics struct {
 	mu        sync.Mutex
 	requests  map[outcome]uint64    // guarded by mu
 	durations map[string]*Histogram // by operation; guarded by mu
+	ignored   map[string]uint64     // by operation; guarded by mu
 
 	auditFailures, auditSkipped atomic.Uint64
 }
 
 func newMetrics() *metrics {
-	return &metrics{requests: map[outcome]uint64{}, durations: map[string]*Histogram{}}
+	return &metrics{requests: map[outcome]uint64{}, durations: map[string]*Histogram{}, ignored: map[string]uint64{}}
 }
 
 // observe counts a request that has ended.
@@ -40,6 +41,17 @@ func (m *metrics) observe(c *Call) {
 	h.Observe(took)
 }
 
+// Ignore counts fields of the request that its handler ignores, as the API does whose dialect it is of.
+func (c *Call) Ignore(fields int) {
+	if fields == 0 {
+		return
+	}
+	m := c.gate.metrics
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ignored[c.operation()] += uint64(fields)
+}
+
 // WriteRequests writes the numbers and durations of requests.
 func (g *Gate) WriteRequests(w *Page) {
 	m := g.metrics
@@ -54,6 +66,10 @@ func (g *Gate) WriteRequests(w *Page) {
 	w.Head("sandpit_http_request_duration_seconds", "histogram", "Duration of requests by operation. A stream counts for as long as it is open.")
 	for _, op := range slices.Sorted(maps.Keys(m.durations)) {
 		w.Histogram("sandpit_http_request_duration_seconds", m.durations[op], "operation", op)
+	}
+	w.Head("sandpit_ignored_fields_total", "counter", "Fields in requests of clients of other projects that were ignored, by operation.")
+	for _, op := range slices.Sorted(maps.Keys(m.ignored)) {
+		w.Sample("sandpit_ignored_fields_total", float64(m.ignored[op]), "operation", op)
 	}
 }
 

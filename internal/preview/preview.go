@@ -43,6 +43,20 @@ const (
 	ofRest         = 16 // the divisor of that part
 )
 
+// Cookie and SecureCookie are the names of the cookies in which browsers keep a token. No other host can set
+// the second (RFC 6265bis, 4.1.3.2), which needs TLS.
+const (
+	Cookie       = "sandpit-preview"
+	SecureCookie = "__Host-" + Cookie
+)
+
+// IsCookie reports whether the name of a cookie is or looks like one of these. Browsers compare prefixes of names
+// without case (RFC 6265bis, 5.7).
+func IsCookie(name string) bool {
+	name = strings.TrimSpace(name)
+	return strings.EqualFold(name, Cookie) || strings.EqualFold(name, SecureCookie)
+}
+
 // Preview is the right to use a port of a sandbox.
 type Preview struct {
 	ID        string

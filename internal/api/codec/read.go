@@ -94,7 +94,7 @@ func Parse(data []byte, v any) error {
 	err := dec.Decode(v)
 	var wrong *json.UnmarshalTypeError
 	if err != nil && !errors.As(err, &wrong) {
-		return gate.Invalid("the body is not valid: "+readable(err), "see /docs")
+		return gate.Invalid("the body is not valid: "+Readable(err), "see /docs")
 	}
 	if dec.InputOffset() != int64(len(data)) {
 		return gate.Invalid("unexpected data after the JSON object in the body", "send a single JSON object")
@@ -103,18 +103,21 @@ func Parse(data []byte, v any) error {
 		return refused
 	}
 	if wrong != nil { // of a type that decodes its JSON itself, or a number out of range
-		return gate.Invalid("the body is not valid: "+readable(err), "see /docs")
+		return gate.Invalid("the body is not valid: "+Readable(err), "see /docs")
 	}
 	return nil
 }
 
-// readable returns the text of a decoder's error without Go's terms.
-func readable(err error) string {
+// Readable returns the text of an error of encoding/json without Go's terms.
+func Readable(err error) string {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) {
 		field := wrong.Field
 		for i := strings.IndexByte(field, '.'); i > 0 && 'A' <= field[0] && field[0] <= 'Z'; i = strings.IndexByte(field, '.') {
 			field = field[i+1:] // without the embedding Go types
+		}
+		if field == "" {
+			return "it must be " + jsonKind(wrong.Type)
 		}
 		return strconv.Quote(field) + " must be " + jsonKind(wrong.Type)
 	}

@@ -20,6 +20,9 @@ type Source[T any] struct {
 	After uint64
 	Begin bool
 
+	// ID appends a position as clients know it. nil: as a decimal number.
+	ID func(b []byte, seq uint64) []byte
+
 	// All returns the elements. An error is the last.
 	All func(context.Context) iter.Seq2[T, error]
 
@@ -40,6 +43,9 @@ func Follow[T any](c *gate.Call, kind string, source Source[T]) error {
 	defer cancel(nil)
 	defer context.AfterFunc(c.Gate().Live(), func() { cancel(gate.ErrDraining) })()
 	s := NewResponse(c, kind)
+	if source.ID != nil {
+		s.id = source.ID
+	}
 	defer s.Close()
 	opened, head := source.Live, c.R.Method == http.MethodHead
 	if opened {

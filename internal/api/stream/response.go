@@ -59,14 +59,18 @@ type Response struct {
 	closed   bool
 	err      error  // of the connection
 	seq      uint64 // the position that pings tell to the client; 0: none
+	id       func(b []byte, seq uint64) []byte
 }
 
 // NewResponse returns a stream of a media type: v1.StreamType for frames, Events or
 // Lines. Nothing is sent before it begins, so that an error can still have a status of
 // its own.
 func NewResponse(c *gate.Call, kind string) *Response {
-	return &Response{c: c, kind: kind, conn: c.Conn(), buf: gathers.Get().(*[]byte)}
+	return &Response{c: c, kind: kind, conn: c.Conn(), buf: gathers.Get().(*[]byte), id: decimal}
 }
+
+// decimal appends a position as a decimal number.
+func decimal(b []byte, seq uint64) []byte { return strconv.AppendUint(b, seq, 10) }
 
 // begin sends the head of the response. Precondition: s.mu is held.
 func (s *Response) begin() {
@@ -104,7 +108,7 @@ func (s *Response) tick() {
 	}
 	if !s.pending {
 		if s.seq > 0 && s.kind == Events { // an event without data, which is not one but sets Last-Event-ID
-			*s.buf = append(strconv.AppendUint(append(*s.buf, "id: "...), s.seq, 10), '\n')
+			*s.buf = append(s.id(append(*s.buf, "id: "...), s.seq), '\n')
 		}
 		s.add(v1.FramePing, nil)
 	}
@@ -225,7 +229,7 @@ func (s *Response) line(event string, seq uint64, v any) error {
 	b := *s.buf
 	if s.kind == Events {
 		if seq > 0 {
-			b = append(strconv.AppendUint(append(b, "id: "...), seq, 10), '\n')
+			b = append(s.id(append(b, "id: "...), seq), '\n')
 		}
 		b = append(append(append(b, "event: "...), event...), "\ndata: "...)
 		b = append(append(b, data...), "\n\n"...)

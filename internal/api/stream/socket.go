@@ -47,6 +47,16 @@ type Socket struct {
 
 // Accept makes a WebSocket of the connection of a call. Close it in the end.
 func Accept(c *gate.Call) (*Socket, error) {
+	conn, err := Upgrade(c, v1.Subprotocol)
+	if err != nil {
+		return nil, err
+	}
+	return &Socket{c: c, conn: conn, io: context.WithoutCancel(c.Ctx), last: time.Now()}, nil
+}
+
+// Upgrade answers the handshake of a WebSocket. subprotocol is the only one that clients may offer; "": any, of
+// which none is chosen. Messages of the client have no limit. Close the connection in the end.
+func Upgrade(c *gate.Call, subprotocol string) (*websocket.Conn, error) {
 	if c.R.ProtoMajor != 1 || c.R.ProtoMinor == 0 {
 		return nil, &gate.Refusal{Code: errcode.Invalid, Message: "this path opens a WebSocket, which needs HTTP/1.1", Hint: "connect with a WebSocket client that does not offer h2; to run a command by HTTP/2, send a POST"}
 	}
@@ -59,22 +69,24 @@ func Accept(c *gate.Call) (*Socket, error) {
 	if key, err := base64.StdEncoding.DecodeString(strings.Join(keys, ",")); c.R.Header.Get("Sec-WebSocket-Version") != "13" || err != nil || len(key) != 16 {
 		return nil, gate.Invalid("the WebSocket handshake is malformed", "use version 13 of the protocol (RFC 6455)")
 	}
-	if c.R.Header.Values("Sec-WebSocket-Protocol") != nil && !hasToken(c.R.Header, "Sec-WebSocket-Protocol", v1.Subprotocol) {
-		return nil, gate.Invalid("none of the subprotocols that the client offers is served here", "offer "+v1.Subprotocol+", or none")
-	}
 	// Origins have been checked. Compression would cost memory per socket and
 	// tell secrets by their length.
-	conn, err := websocket.Accept(c.W, c.R, &websocket.AcceptOptions{Subprotocols: []string{v1.Subprotocol}, InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
-	if err != nil {
+	opt := &websocket.AcceptOptions{InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled}
+	if subprotocol != "" {
+		opt.Subprotocols = []string{subprotocol}
+		if c.R.Header.Values("Sec-WebSocket-Protocol") != nil && !hasToken(c.R.Header, "Sec-WebSocket-Protocol", subprotocol) {
+			return nil, gate.Invalid("none of the subprotocols that the client offers is served here", "offer "+subprotocol+", or none")
+		}
+	}
+	conn, err := websocket.Accept(c.W, c.R, opt)
+	c.W.Taken()
+	if err != nil { // which websocket.Accept has answered
 		c.NoteOutcome(http.StatusBadRequest, errcode.Invalid, err)
-		c.W.Taken() // websocket.Accept has answered
 		return nil, err
 	}
-	c.W.Taken()
 	c.NoteOutcome(http.StatusSwitchingProtocols, "", nil)
 	conn.SetReadLimit(-1) // messages are read piece by piece, and bounded there
-	s := &Socket{c: c, conn: conn, io: context.WithoutCancel(c.Ctx), last: time.Now()}
-	return s, nil
+	return conn, nil
 }
 
 // hasToken reports whether a header that is a list contains a word, in any case.

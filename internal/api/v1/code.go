@@ -10,7 +10,7 @@ import (
 // NewContext describes a context to create.
 type NewContext struct {
 	ID       string `json:"id,omitempty" maxLength:"64" doc:"Letters, digits, dots, underscores and hyphens; default: a random one"`
-	Language string `json:"language,omitempty" doc:"Default python"`
+	Language string `json:"language,omitempty" doc:"python (default), javascript, typescript or bash"`
 	Dir      string `json:"dir,omitempty" doc:"The working directory; default: the sandbox's"`
 	Env      Env    `json:"env,omitzero"`
 }
@@ -50,7 +50,7 @@ type ContextList struct {
 type Code struct {
 	Code     string   `json:"code" doc:"At most 4 MiB"`
 	Context  string   `json:"context,omitempty" doc:"The ID of the context; default: the one that has the language as its ID, which the first run creates"`
-	Language string   `json:"language,omitempty" doc:"The language if there is no context; default python. With a context it must be the language of that"`
+	Language string   `json:"language,omitempty" doc:"The language if there is no context: python (default), javascript, typescript or bash; or perl, deno or bun, which keep no state. With a context it must be the language of that"`
 	Env      Env      `json:"env,omitzero" doc:"Variables that are set during this run"`
 	Timeout  *float64 `json:"timeout,omitempty" minimum:"0" doc:"Seconds, without the time for which the run waits for others. Then it is interrupted, and after 2 seconds more its interpreter killed. 0 or absent: no bound of its own"`
 }
@@ -117,7 +117,8 @@ type CodeError struct {
 
 // CodeResult says how a run ended.
 type CodeResult struct {
-	Context   string     `json:"context" doc:"The ID"`
+	Context   string     `json:"context" doc:"The ID; empty if the run keeps no state"`
+	Stateless bool       `json:"stateless,omitempty" doc:"The language has no contexts: the run keeps no state"`
 	Run       int        `json:"run,omitempty" doc:"The number of the run in its interpreter, from 1"`
 	Error     *CodeError `json:"error,omitempty" doc:"Of the code"`
 	TimedOut  bool       `json:"timed_out,omitempty" doc:"The timeout ended the run"`
@@ -131,7 +132,7 @@ type CodeResult struct {
 func FromCodeResult(r sandpit.CodeResult) CodeResult {
 	return CodeResult{
 		Context: r.Context, Run: r.Run, Error: (*CodeError)(r.Error), TimedOut: r.TimedOut, Truncated: r.Truncated,
-		Ended: r.Ended, Restarted: r.Restarted, Seconds: Seconds(r.Wall),
+		Ended: r.Ended, Stateless: r.Stateless, Restarted: r.Restarted, Seconds: Seconds(r.Wall),
 	}
 }
 
@@ -139,7 +140,7 @@ func FromCodeResult(r sandpit.CodeResult) CodeResult {
 func (r CodeResult) Sandpit() sandpit.CodeResult {
 	return sandpit.CodeResult{
 		Context: r.Context, Run: r.Run, Error: (*sandpit.CodeError)(r.Error), TimedOut: r.TimedOut, Truncated: r.Truncated,
-		Ended: r.Ended, Restarted: r.Restarted, Wall: Duration(r.Seconds),
+		Ended: r.Ended, Stateless: r.Stateless, Restarted: r.Restarted, Wall: Duration(r.Seconds),
 	}
 }
 
