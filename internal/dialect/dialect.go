@@ -27,10 +27,13 @@
 package dialect
 
 import (
+	"context"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/keys"
 )
@@ -83,6 +86,8 @@ const (
 
 // Server is what a dialect may use of the server.
 type Server struct {
+	Name string // of the dialect, and of its data of a sandbox (Tenant.CreateFor)
+
 	Gate *gate.Gate
 
 	// Tenant returns the engine as a caller sees it, by the caller's present policy. Call it for each
@@ -97,6 +102,20 @@ type Server struct {
 	// may be shown to a caller who has not proven a right to it.
 	Sandboxes func() []engine.Box
 
+	// Sandbox is Sandboxes for one ID. It returns nil if there is none.
+	Sandbox func(id string) engine.Box
+
+	// OpenPort returns the owner of a key as who uses a port of a sandbox without a key. loopback says that the client is on the
+	// same machine. The error matches sandpit.ErrForbidden if the policy of the key does not allow it. What is
+	// in progress ends when a later policy does not, or the key ends.
+	OpenPort func(owner gate.Caller, loopback bool) (gate.Caller, error)
+
+	// Features returns what sandboxes can have on this machine.
+	Features func(ctx context.Context) feature.Set
+
+	// IsKey reports whether a text has something in it of the form of a key of the server.
+	IsKey func(text string) bool
+
 	// Tokens are access tokens of this dialect: rights to use one sandbox without a key.
 	Tokens *Tokens
 
@@ -105,6 +124,20 @@ type Server struct {
 	// decides about the image when a sandbox is made of it.
 	Image func(name string) (image string, err error)
 
+	// Saved returns the names of the images that the namespace of a caller has saved, without "saved:", with the
+	// times when they were saved. RemoveSaved removes one. The error matches sandpit.ErrNotFound if there is none.
+	Saved       func(context.Context, gate.Caller) (map[string]time.Time, error)
+	RemoveSaved func(ctx context.Context, caller gate.Caller, name string) error
+
 	Version string // of the server
 	Log     *slog.Logger
+}
+
+// Reference returns the image that a name of the client's stands for, or the name itself if it has no alias: clients for
+// whom every name of an image is a reference.
+func (s Server) Reference(name string) string {
+	if image, err := s.Image(name); err == nil {
+		return image
+	}
+	return name
 }

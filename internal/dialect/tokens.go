@@ -27,7 +27,10 @@ type Tokens struct {
 	holder  func(ctx context.Context, key string) (gate.Caller, error)
 }
 
-const tokenScheme = "dt_"
+const (
+	tokenScheme = "dt_"
+	signLen     = 52 // SHA-256 in base32
+)
 
 // NewTokens returns the tokens of a dialect, signed with a secret of at least 32 random bytes. holder returns the
 // owner of a key by its public prefix, or an error if the key has ended.
@@ -64,6 +67,22 @@ func (t *Tokens) Verify(ctx context.Context, token string) (sandbox string, who 
 		return "", who, err
 	}
 	return parts[1], who, nil
+}
+
+// InTokens reports whether a text has something in it of the form of a token, valid or not.
+func InTokens(text string) bool {
+	const alphabet = "abcdefghijklmnopqrstuvwxyz234567"
+	for {
+		_, rest, found := strings.Cut(text, tokenScheme)
+		if !found {
+			return false
+		}
+		parts := strings.SplitN(rest, "_", 3)
+		if len(parts) == 3 && len(parts[2]) >= signLen && strings.Trim(parts[2][:signLen], alphabet) == "" {
+			return true
+		}
+		text = rest
+	}
 }
 
 func (t *Tokens) sign(key, sandbox string) string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -114,6 +115,16 @@ func (b *backend) Capabilities(ctx context.Context) (v1.Capabilities, error) {
 	return out, nil
 }
 
+// has is dialect.Server.Features.
+func (b *backend) has(ctx context.Context) feature.Set {
+	have := b.driver.Probe(ctx).Features
+	if !b.egress {
+		have = maps.Clone(have)
+		delete(have, feature.Egress)
+	}
+	return have
+}
+
 // features are the parts of the API, for clients of more than one version.
 var features = []string{"sandboxes", "processes", "terminals", "files", "ports", "egress", "ping", "previews", "logs", "events", "webhooks", "lifetimes", "pause", "stop", "keys", "audit", "images", "secrets"}
 
@@ -145,6 +156,27 @@ func (b *backend) Images(ctx context.Context, c gate.Caller) ([]v1.Image, error)
 		}
 	}
 	return out, nil
+}
+
+// saved is dialect.Server.Saved.
+func (b *backend) saved(ctx context.Context, c gate.Caller) (map[string]time.Time, error) {
+	list, err := b.images.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]time.Time{}
+	for _, s := range list {
+		if name, ok := strings.CutPrefix(s.Name, sandpit.SavedImages+c.Namespace+"/"); ok && s.Saved && s.Owner == c.Namespace {
+			out[name] = s.Stored
+		}
+	}
+	return out, nil
+}
+
+// removeSaved is dialect.Server.RemoveSaved.
+func (b *backend) removeSaved(ctx context.Context, c gate.Caller, name string) error {
+	_, err := b.images.RemoveSaved(ctx, sandpit.SavedImages+name, c.Namespace)
+	return err
 }
 
 // ownView removes from the description of an image what tells about other callers.
@@ -220,7 +252,7 @@ func (b *backend) Stats(ctx context.Context, limit int) (api.Stats, error) {
 	all := b.engine.Sandboxes()
 	pool := b.engine.PoolStats()
 	stuck, _ := b.Stuck()
-	stats := api.Stats{States: map[sandpit.State]int{}, Pool: map[string]int{"ready": pool.Ready}, Waiting: b.engine.Waiting(), Stuck: stuck, Traffic: map[string]api.Traffic{}}
+	stats := api.Stats{States: map[sandpit.State]int{}, Pool: map[string]int{"ready": pool.Ready, "held": pool.Held}, Waiting: b.engine.Waiting(), Stuck: stuck, Traffic: map[string]api.Traffic{}}
 	for namespace, t := range b.engine.Traffic() {
 		stats.Traffic[namespace] = api.Traffic(t)
 	}

@@ -9,14 +9,28 @@ import (
 	neturl "net/url"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/dialect/e2b"
+	"github.com/sandpit-dev/sandpit/internal/network"
 	"github.com/sandpit-dev/sandpit/internal/server"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
+
+// baseImages is a policy file in which the images from which SDKs build templates are one that needs no download.
+const baseImages = `aliases:
+  python:3: host
+  debian:stable: host
+  ubuntu:latest: host
+  node:lts: host
+  oven/bun:latest: host
+  fedora:44: host
+  alpine:3.24: host
+  archlinux:latest: host
+`
 
 // withE2B starts the server with a listener for E2B's API, and returns its URL and a key. It skips
 // the test where no sandbox can be made.
@@ -24,7 +38,9 @@ func (s *served) withE2B() (url, key string) {
 	s.t.Helper()
 	at := testkit.Address(s.t)
 	s.settings.Listen = append(s.settings.Listen, server.Listen{Address: server.Address{Network: "tcp", Host: at}, Service: e2b.Name})
-	s.change = func(o *server.Options) { o.Dialects = []dialect.Dialect{e2b.New()} }
+	s.change = func(o *server.Options) {
+		o.Dialects, o.Network = []dialect.Dialect{e2b.New()}, network.InProcess{}
+	}
 	s.start()
 	c := s.unix()
 	defer c.Close()
@@ -32,27 +48,33 @@ func (s *served) withE2B() (url, key string) {
 	return "http://" + at, s.makeKey(v1.NewKey{Namespace: "e2b", Format: "e2b"}).Secret
 }
 
-// The SDKs of E2B work unmodified: each runs a program that calls what a server can answer, and
-// checks results and errors.
+// The SDKs of E2B work unmodified: each runs programs that call what a server can answer, and
+// check results and errors. docs/COMPATIBILITY.md has what comes of it.
 func TestE2BClients(t *testing.T) {
 	s := newServed(t)
+	s.policy(baseImages)
 	url, key := s.withE2B()
 	env := []string{"E2B_API_URL=" + url, "E2B_SANDBOX_URL=" + url, "E2B_API_KEY=" + key}
 
 	t.Run("JavaScript", func(t *testing.T) {
 		npm, node := testkit.NeedProgram(t, "npm"), testkit.NeedProgram(t, "node")
+		testkit.NeedProgram(t, "git") // which sandboxes of the host's files have, too
 		g := newGenerator(t, "e2b-javascript", env)
 		g.modules(npm)
-		g.quiet(node, "scenario.mjs")
-		g.quiet(node, "code.mjs")
+		compatible(t, g.run(node, "scenario.mjs"), g.run(node, "code.mjs"), g.run(node, "templates.mjs"))
 	})
 
 	t.Run("Python", func(t *testing.T) {
 		python := testkit.NeedProgram(t, "python3")
+		testkit.NeedProgram(t, "git")
 		g := newGenerator(t, "e2b-python", env)
 		bin := filepath.Join(g.venv(python), "python")
-		g.quiet(bin, "-X", "faulthandler", "scenario.py")
-		g.quiet(bin, "-X", "faulthandler", "code.py")
+		for _, form := range [][]string{nil, {"async"}} {
+			run := func(program string) string {
+				return g.run(bin, append([]string{"-X", "faulthandler", program}, form...)...)
+			}
+			compatible(t, run("scenario.py"), run("code.py"), run("templates.py"))
+		}
 	})
 }
 
@@ -87,6 +109,9 @@ func TestE2BBadInput(t *testing.T) {
 		t.Fatal(err)
 	}
 	one, token := "/sandboxes/"+made.SandboxID, made.EnvdAccessToken
+	if _, page, _ := s.get("GET", "http://sandpit/metrics", "", ""); !strings.Contains(page, `sandpit_ignored_fields_total{operation="e2b.createSandboxV1"} 1`) {
+		t.Errorf("the metrics lack the ignored field:\n%s", page)
+	}
 
 	call(401, `{"code":401,"message":"the request has no key`, "GET", one, "")
 	call(401, `{"code":401,`, "GET", one, "", "X-API-KEY", "e2b_00")
@@ -100,7 +125,8 @@ func TestE2BBadInput(t *testing.T) {
 	call(404, `"message":"the path does not exist`, "GET", "/v7/sandboxes", "", "X-API-KEY", key)
 	for body, want := range map[string]string{
 		`{"templateID":"base"`:               `{"code":400,`,
-		`[]`:                                 `{"code":400,`,
+		`[]`:                                 `it must be an object`,
+		`{"templateID":5}`:                   `\"templateID\" must be a string`,
 		`{"templateID":"base","timeout":-1}`: `{"code":400,`,
 		`{"templateID":"base","network":{"deny":1}}`: `unknown field \"deny\"`,
 	} {
@@ -167,6 +193,7 @@ func TestE2BBadInput(t *testing.T) {
 	call(415, `{"code":415,`, "POST", "/files?path=/tmp/y", "x", append(mine, "Content-Encoding", "br")...)
 	call(501, `{"code":501,`, "POST", "/files?path=/tmp/y", "x", append(mine, "X-Metadata-A", "b")...)
 	call(400, `{"code":"invalid_argument",`, "POST", "/filesystem.Filesystem/ListDir", `{"path":"/etc/passwd"}`, mine...)
+	call(400, `{"code":"invalid_argument","message":"remove /:`, "POST", "/filesystem.Filesystem/Remove", `{"path":"/"}`, mine...)
 	call(404, `{"code":"not_found",`, "POST", "/filesystem.Filesystem/GetWatcherEvents", `{"watcherId":"x"}`, mine...)
 
 	contexts := func(status int, text string, headers ...string) {
@@ -204,7 +231,7 @@ func TestE2BByHostName(t *testing.T) {
 		t.Helper()
 		return s.e2bCall(t, status, text, method, "https://"+s.tcp+path, body, append(headers, "Host", host)...)
 	}
-	var made struct{ SandboxID, EnvdAccessToken string }
+	var made e2bBox
 	if err := json.Unmarshal([]byte(call(201, "", "POST", "api.e2b.sandboxes.example", "/v2/sandboxes", `{"templateID":"base"}`, "X-API-KEY", key)), &made); err != nil {
 		t.Fatal(err)
 	}
@@ -213,6 +240,11 @@ func TestE2BByHostName(t *testing.T) {
 	call(200, "{", "POST", host, "/process.Process/List", `{}`, "X-API-KEY", key)
 	call(401, "", "POST", "49983-aaaaaaaaaaaaaaaa.e2b.sandboxes.example", "/process.Process/List", `{}`, "X-Access-Token", made.EnvdAccessToken)
 	call(401, "", "POST", host, "/process.Process/List", `{}`)
+	if made.Domain != "e2b.sandboxes.example" {
+		t.Errorf("the domain is %q", made.Domain)
+	}
+	call(403, "open-ports", "GET", made.host("3000"), "/", "")
+	call(502, "the port is not open", "GET", made.host("3000"), "/", "", "E2b-Traffic-Access-Token", made.TrafficAccessToken)
 	call(404, "no_route", "POST", "localhost", "/process.Process/List", `{}`, "X-API-KEY", key)
 }
 
@@ -255,4 +287,32 @@ func TestE2BSignatures(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.e2bCall(t, 401, `{"code":401,`, "GET", signed, "")
+}
+
+// Each of several keys that connect to a sandbox at once can sign URLs.
+func TestE2BSignaturesOfSeveralKeys(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withE2B()
+	var made e2bBox
+	if err := json.Unmarshal([]byte(s.e2bCall(t, 201, "", "POST", url+"/v2/sandboxes", `{"templateID":"base","timeout":600}`, "X-API-KEY", key)), &made); err != nil {
+		t.Fatal(err)
+	}
+	s.e2bCall(t, 200, "", "POST", url+"/files?path=/tmp/x", "content", "X-Access-Token", made.EnvdAccessToken)
+	tokens := make([]e2bBox, 6)
+	var all sync.WaitGroup
+	for i := range tokens {
+		secret := s.makeKey(v1.NewKey{Namespace: "e2b"}).Secret
+		all.Go(func() {
+			answer := s.e2bCall(t, 200, "", "POST", url+"/v2/sandboxes/"+made.SandboxID+"/connect", `{}`, "X-API-KEY", secret)
+			if err := json.Unmarshal([]byte(answer), &tokens[i]); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	for _, b := range append(tokens, made) {
+		sum := sha256.Sum256([]byte("/tmp/x:read::" + b.EnvdAccessToken))
+		signature := "v1_" + base64.RawStdEncoding.EncodeToString(sum[:])
+		s.e2bCall(t, 200, "content", "GET", url+"/files?path=/tmp/x&signature="+neturl.QueryEscape(signature), "")
+	}
 }

@@ -22,8 +22,9 @@ const (
 type generator struct {
 	t        *testing.T
 	language string
-	dir      string   // a copy of its recipe and of the reference, where the client is generated
-	env      []string // in addition to that of this process
+	dir      string          // a copy of its recipe, the reference and the reporters of methods, where the client is generated
+	env      []string        // in addition to that of this process
+	around   func(*exec.Cmd) // changes a command before it is started; nil: nothing
 }
 
 func newGenerator(t *testing.T, language string, env []string) *generator {
@@ -33,8 +34,10 @@ func newGenerator(t *testing.T, language string, env []string) *generator {
 	if err := os.CopyFS(g.dir, os.DirFS(filepath.Join(recipes, language))); err != nil {
 		t.Fatal(err)
 	}
-	if err := copyInto(g.dir, reference); err != nil {
-		t.Fatal(err)
+	for _, file := range []string{reference, filepath.Join(recipes, "report.mjs"), filepath.Join(recipes, "report.py")} {
+		if err := copyInto(g.dir, file); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return g
 }
@@ -97,8 +100,8 @@ func (g *generator) installed(pins []string, install func(tools string) error) (
 }
 
 // modules installs the packages of the recipe's lock file, makes them available where the client
-// is, and returns their directory.
-func (g *generator) modules(npm string) (dir string) {
+// is, and returns their directory. command is that of npm, by default ci.
+func (g *generator) modules(npm string, command ...string) (dir string) {
 	g.t.Helper()
 	pins := []string{"package.json", "package-lock.json", ".npmrc"}
 	tools := g.installed(pins, func(tools string) error {
@@ -107,7 +110,10 @@ func (g *generator) modules(npm string) (dir string) {
 				return err
 			}
 		}
-		cmd := g.command(npm, "ci", "--engine-strict", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1", "--fetch-timeout=30000")
+		if len(command) == 0 {
+			command = []string{"ci", "--engine-strict"}
+		}
+		cmd := g.command(npm, append(command, "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1", "--fetch-timeout=30000")...)
 		cmd.Dir = tools
 		return failure(cmd)
 	})
@@ -133,6 +139,9 @@ func (g *generator) venv(python string) (bin string) {
 func (g *generator) command(program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(g.t.Context(), program, args...)
 	cmd.Dir, cmd.Env = g.dir, append(os.Environ(), g.env...)
+	if g.around != nil {
+		g.around(cmd)
+	}
 	return cmd
 }
 

@@ -45,6 +45,9 @@ func TestMain(m *testing.M) {
 	if path := os.Getenv(askEnv); path != "" {
 		os.Exit(ask(path))
 	}
+	if spec := os.Getenv(serveEnv); spec != "" {
+		os.Exit(serveE2B(spec))
+	}
 	if os.Getenv(activatedEnv) != "" {
 		names, err := server.Activated()
 		fmt.Print(strings.Join(names, " "))

@@ -308,7 +308,10 @@ func (s *server) startEngine(ctx context.Context) error {
 		Store: s.state, Dir: filepath.Join(opt.Home, boxesDir), Logs: logstore.Bounds{Total: opt.Settings.Logs, Each: opt.Settings.LogsPerNamespace},
 		Capacity: engine.Capacity{Memory: opt.Settings.Memory, CPUs: opt.Settings.CPUs, Sandboxes: opt.Settings.Sandboxes},
 		Memory:   book,
-		Pool:     engine.Pool{Size: s.poolSize()},
+		Pool:     s.pool(),
+		NotHeld: func(h engine.Held, err error) {
+			opt.Log.Warn("no sandbox can be held ready", "image", h.Image, "policy", h.Policy.Name, "error", err, "fix", sandpit.Hint(err))
+		},
 		Observe:  s.observe,
 		Denied:   s.denials.add,
 		Patience: opt.Patience, Hangs: opt.logStuck, Network: opt.Network, Secrets: s.found,
@@ -351,6 +354,18 @@ func (s *server) observe(namespace string, e sandpit.Event) {
 
 // defaultPool is how many sandboxes are held ready when the policies don't say.
 const defaultPool = 4
+
+// pool returns what the policy file says of the warm pool.
+func (s *server) pool() engine.Pool {
+	p := engine.Pool{Size: s.poolSize()}
+	set := s.policies.Set()
+	for _, w := range set.Warm {
+		if policy, err := set.Policy(w.Policy); err == nil {
+			p.Held = append(p.Held, engine.Held{Image: w.Image, Policy: policy, RootInside: w.RootInside, Language: w.Language, Modules: w.Modules, Size: w.Size})
+		}
+	}
+	return p
+}
 
 func (s *server) poolSize() int {
 	if n := s.policies.Set().Pool; n >= 0 {
@@ -606,8 +621,9 @@ func (s *server) policyChanged(ctx context.Context, err error) {
 		s.opt.Log.Error("the policy file is invalid, so the previous policies stay in force", "error", err)
 		return
 	}
-	s.engine.SetPool(engine.Pool{Size: s.poolSize()})
+	s.engine.SetPool(s.pool())
 	s.api.EndRefusedPreviews(ctx)
+	s.backend.endOpenPorts(s.gate)
 	s.opt.Log.Info("policies reloaded")
 	if now := int64(s.policies.Set().Named); s.named.Swap(now) > 0 && now == 0 {
 		s.opt.Log.Warn("the policy file names no policies any more: the built-in one applies to keys without a policy, and keys with another can create nothing")

@@ -18,6 +18,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/gate"
+	"github.com/sandpit-dev/sandpit/internal/keys"
 )
 
 // DefaultService is the service of an address that names none: Sandpit's own API.
@@ -58,13 +59,22 @@ func (s *server) boxes() []engine.Box {
 	return all
 }
 
+// box returns the sandbox of an ID, or nil.
+func (s *server) box(id string) engine.Box {
+	if sb := s.engine.ByID(id); sb != nil {
+		return sb
+	}
+	return nil
+}
+
 // door returns what a dialect may use of the server.
 func (s *server) door(name string) dialect.Server {
 	return dialect.Server{
-		Gate: s.gate, Tenant: s.backend.tenant, Sandboxes: s.boxes, Version: s.opt.Version, Log: s.opt.Log,
-		Domain: s.domainOf(name),
+		Name: name, Gate: s.gate, Tenant: s.backend.tenant, Sandboxes: s.boxes, Version: s.opt.Version, Log: s.opt.Log,
+		Domain: s.domainOf(name), Sandbox: s.box, OpenPort: s.backend.openPort, Features: s.backend.has, IsKey: keys.In,
 		Tokens: dialect.NewTokens(name, s.state.TokenSecret(), keyring{s.ring, s.policies}.Holder),
-		Image:  func(name string) (string, error) { return s.policies.Set().Alias(name) },
+		Saved:  s.backend.saved, RemoveSaved: s.backend.removeSaved,
+		Image: func(name string) (string, error) { return s.policies.Set().Alias(name) },
 	}
 }
 

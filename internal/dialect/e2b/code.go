@@ -48,9 +48,9 @@ type executeRequest struct {
 func language(name string) string {
 	switch name = strings.ToLower(name); name {
 	case "js":
-		return "javascript"
+		return sandpit.JavaScript
 	case "ts":
-		return "typescript"
+		return sandpit.TypeScript
 	}
 	return name
 }
@@ -237,6 +237,8 @@ func runCode(c *call) error {
 		_ = l.send(textLine{"stderr", "the context was restarted: " + res.Restarted + "\n", time.Now().UnixNano()})
 	}
 	switch {
+	case res.Error != nil && res.Error.Name == sandpit.ExitStatus: // which has no name at E2B
+		_ = l.send(codeError{Type: "error", Value: res.Error.Value})
 	case res.Error != nil:
 		_ = l.send(codeError{"error", res.Error.Name, res.Error.Value, res.Error.Traceback})
 	case res.Ended != "":

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/api/codec"
+	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
@@ -146,7 +147,10 @@ func (c *call) parse(data []byte, v any) error {
 		if errors.As(err, &r) {
 			return r
 		}
-		return gate.Invalid("the body is not valid: "+err.Error(), "")
+		return gate.Invalid("the body is not valid: "+codec.Readable(err), "")
+	}
+	if len(data) <= gate.FreeBody { // larger ones are input of processes
+		c.Ignore(dialect.Unknown(data, v))
 	}
 	return nil
 }

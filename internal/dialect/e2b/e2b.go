@@ -17,6 +17,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"golang.org/x/time/rate"
@@ -27,6 +28,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/keys"
+	"github.com/sandpit-dev/sandpit/internal/portproxy"
 )
 
 // Name is the name of the service.
@@ -49,6 +51,7 @@ func settings(url string) []dialect.Setting {
 const (
 	headerKey     = "X-Api-Key"
 	headerSandbox = "E2b-Sandbox-Id"
+	headerPort    = "E2b-Sandbox-Port"
 	headerToken   = "X-Access-Token"
 	headerTraffic = "E2b-Traffic-Access-Token"
 )
@@ -61,7 +64,9 @@ const envdVersion = "0.6.13"
 type api struct {
 	dialect.Server
 	watchers watchers
+	builds   builds
 	searches *rate.Limiter // for the sandbox of a signature
+	proxy    *portproxy.Proxy
 }
 
 // Bounds of searches, of all strangers together.
@@ -88,11 +93,18 @@ type route struct {
 // serve returns the dialect as the gate of a server has it.
 func serve(s dialect.Server) gate.Dialect {
 	a := &api{Server: s, searches: rate.NewLimiter(searchRate, searchBurst)}
+	a.proxy = a.newProxy()
 	d := gate.Dialect{
+		Pick: func(r *http.Request) string {
+			if _, ok := a.portOf(r); ok {
+				return portID
+			}
+			return ""
+		},
 		Credential: func(r *http.Request) (string, bool) { return r.Header.Get(headerKey), false },
 		KeyHint:    "set E2B_API_KEY to a key of this server; sandpit key create makes one",
 		PathHint:   "this server has no such call of E2B's API",
-		Fail:       fail,
+		Fail:       a.fail,
 	}
 	add := func(data bool, all []route) {
 		for _, r := range all {
@@ -103,6 +115,10 @@ func serve(s dialect.Server) gate.Dialect {
 			}
 			if data {
 				made.Target, made.Proof = a.named, a.proof
+				made.Handle = func(c *gate.Call) error {
+					in := &call{c, a}
+					return in.notGone(r.handle(in))
+				}
 			} else {
 				made.Target = func(r *http.Request) string { return r.PathValue("id") }
 			}
@@ -110,25 +126,40 @@ func serve(s dialect.Server) gate.Dialect {
 		}
 	}
 	add(false, sandboxRoutes())
+	add(false, templateRoutes())
 	add(false, lackingRoutes())
+	for _, r := range uploadRoutes() {
+		d.Routes = append(d.Routes, gate.Route{
+			Method: r.method, Path: r.path, ID: Name + "." + r.id, Guarded: r.guarded, Proof: a.proveUpload,
+			Handle: func(c *gate.Call) error { return r.handle(&call{c, a}) },
+		})
+	}
 	add(true, healthRoutes())
 	add(true, processRoutes())
 	add(true, filesystemRoutes())
 	add(true, transferRoutes())
 	add(true, codeRoutes())
+	d.Routes = append(d.Routes, a.portRoute())
 	return d
 }
 
 // onData reports whether a path is one of the data plane.
 func onData(path string) bool {
-	return rpcPath(path) || onInterpreter(path) || path == filesPath || path == "/health"
+	return rpcPath(path) || onInterpreter(path) || path == filesPath || path == composePath || path == "/health"
 }
 
 // fail is gate.Dialect.Fail.
-func fail(c *gate.Call, f gate.Failure) {
+func (a *api) fail(c *gate.Call, f gate.Failure) {
+	if t, ok := a.portOf(c.R); ok {
+		failPort(c, t, f)
+		return
+	}
 	status := f.Status
-	if onData(c.R.URL.Path) {
+	switch {
+	case onData(c.R.URL.Path):
 		status = dataStatus(f)
+	case f.Code == errcode.Closed: // it is just being removed
+		status = http.StatusNotFound
 	}
 	switch {
 	case rpcPath(c.R.URL.Path):
@@ -145,6 +176,18 @@ func dataStatus(f gate.Failure) int {
 		return http.StatusBadGateway
 	}
 	return f.Status
+}
+
+// notGone makes an error of a sandbox that runs one that SDKs do not take for the end of the sandbox: that of a
+// mount that is to be removed, for example.
+func (c *call) notGone(err error) error {
+	if errcode.Of(err) != errcode.State {
+		return err
+	}
+	if _, gone := c.lookAt(); gone != nil {
+		return err
+	}
+	return gate.Invalid(err.Error(), sandpit.Hint(err))
 }
 
 // plainError returns an error as all but the Connect services have it. SDKs look at the code in it.
@@ -167,6 +210,7 @@ func message(f gate.Failure) string {
 // writeJSON answers with JSON.
 func writeJSON(w http.ResponseWriter, status int, body []byte) {
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body))) // also for the gate, which then lets clients read it that still send
 	w.WriteHeader(status)
 	_, _ = w.Write(body) // the client may have left
 }
@@ -214,7 +258,7 @@ func (c *call) lookAt() (engine.Box, error) {
 	found, err := c.tenant().Get(c.Ctx, c.Target)
 	if err != nil {
 		if errcode.Of(err) == errcode.NotFound {
-			err = &gate.Refusal{Code: errcode.Closed, Message: "the sandbox was not found"}
+			err = errGone
 		}
 		return nil, err
 	}

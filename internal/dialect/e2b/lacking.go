@@ -17,7 +17,7 @@ func lackingRoutes() []route {
 	const (
 		get, post, put, patch, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete
 
-		snapshots, volumes, templates = "snapshots are", "volumes are", "building templates is"
+		snapshots, volumes, templates = "snapshots are", "volumes are", "this way of building templates, and their tags, are"
 	)
 	add("forking a sandbox is", "fork", "/sandboxes/{id}/fork", post)
 	add(snapshots, "snapshot", "/sandboxes/{id}/snapshots", post)
@@ -27,10 +27,10 @@ func lackingRoutes() []route {
 	add(volumes, "volumeContent", "/volumecontent/{volume}/{what}", get, post, put, patch, del)
 	add("stored secrets are", "secrets", "/secrets", get, post)
 	add("stored secrets are", "secret", "/secrets/{secret}", get, post, put, patch, del)
-	for _, version := range [...]string{"", "/v2", "/v3"} {
-		add(templates, "templates"+version, version+"/templates", get, post)
-	}
-	add(templates, "template", "/templates/{template}", get, post, patch, del)
+	add(templates, "templates", "/templates", post)
+	add(templates, "templatesV2", "/v2/templates", get, post)
+	add(templates, "templatesV3", "/v3/templates", get)
+	add(templates, "template", "/templates/{template}", get, post, patch)
 	add(templates, "templatePart", "/templates/{template}/{part...}", get, post, patch, del)
 	add(templates, "templateBuild", "/v2/templates/{template}/{part...}", get, post, patch, del)
 	return all

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
@@ -29,7 +30,7 @@ func (n *networkConfig) UnmarshalJSON(data []byte) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	if err := d.Decode((*plain)(n)); err != nil {
-		return gate.Invalid("network: "+err.Error(), "")
+		return gate.Invalid("network: "+codec.Readable(err), "")
 	}
 	return nil
 }
@@ -65,16 +66,26 @@ func (n *networkConfig) egress(internet *bool) (sandpit.Egress, error) {
 	return sandpit.Egress{Preset: sandpit.EgressPublic, Deny: n.DenyOut}, nil
 }
 
-// networkOf describes what a sandbox may reach, or returns nil if that is the default.
-func networkOf(e sandpit.Egress) *networkConfig {
+// mentionsEgress reports whether n, which may be nil, says what the sandbox may reach.
+func (n *networkConfig) mentionsEgress() bool {
+	return n != nil && (n.AllowOut != nil || n.DenyOut != nil)
+}
+
+// networkOf describes what a sandbox may reach, and who may reach it, or returns nil if that is the default.
+func networkOf(e sandpit.Egress, private bool) *networkConfig {
+	out := new(networkConfig)
+	if private {
+		out.PublicTraffic = new(false)
+	}
 	switch e.Preset {
 	case sandpit.EgressPublic, sandpit.EgressAll, sandpit.EgressLearn:
-		if len(e.Deny) == 0 {
+		if out.DenyOut = e.Deny; len(e.Deny) == 0 && !private {
 			return nil
 		}
-		return &networkConfig{DenyOut: e.Deny}
+	default:
+		out.AllowOut, out.DenyOut = e.Allow, []string{allTraffic}
 	}
-	return &networkConfig{AllowOut: e.Allow, DenyOut: []string{allTraffic}}
+	return out
 }
 
 // setNetwork replaces what a sandbox may reach.
@@ -83,11 +94,14 @@ func setNetwork(c *call) error {
 	if err := c.readJSON(in); err != nil {
 		return c.Untouched(err)
 	}
+	if in.PublicTraffic != nil {
+		return c.Untouched(unsupported("changing network.allowPublicTraffic is"))
+	}
 	e, err := in.egress(in.AllowInternet)
 	if err != nil {
 		return c.Untouched(err)
 	}
-	sb, err := c.live()
+	sb, _, err := c.live()
 	if err != nil {
 		return err
 	}

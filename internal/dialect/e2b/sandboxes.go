@@ -1,10 +1,13 @@
 package e2b
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strconv"
 	"strings"
@@ -13,6 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
@@ -43,8 +47,10 @@ func sandboxRoutes() []route {
 // state is what the dialect must know about a sandbox: its data of the dialect.
 type state struct {
 	Template   string   `json:"template,omitempty"`
+	Build      string   `json:"build,omitempty"` // the build of a template that has made it for itself
 	AutoResume bool     `json:"autoResume,omitempty"`
-	Keys       []string `json:"keys,omitempty"` // the public parts of those that may sign URLs
+	Private    bool     `json:"private,omitempty"` // its ports are open to nobody without a token
+	Keys       []string `json:"keys,omitempty"`    // the public parts of those that created it or connected, the last at the end
 }
 
 // stateOf returns the state of a sandbox. One that was not created with this API has the zero state.
@@ -60,6 +66,7 @@ type newSandbox struct {
 	Timeout       *int64            `json:"timeout"` // seconds
 	EnvVars       map[string]string `json:"envVars"`
 	Metadata      map[string]string `json:"metadata"`
+	Secure        *bool             `json:"secure"` // each is
 	AllowInternet *bool             `json:"allow_internet_access"`
 	Network       *networkConfig    `json:"network"`
 	AutoPause     *bool             `json:"autoPause"`
@@ -117,24 +124,38 @@ func seconds(n int64) time.Duration {
 
 // created is what creating or connecting returns.
 type created struct {
-	SandboxID       string  `json:"sandboxID"`
-	TemplateID      string  `json:"templateID"`
-	ClientID        string  `json:"clientID"`
-	EnvdVersion     string  `json:"envdVersion"`
-	EnvdAccessToken string  `json:"envdAccessToken,omitempty"`
-	TrafficToken    string  `json:"trafficAccessToken,omitempty"`
-	Domain          *string `json:"domain"`
+	SandboxID       string `json:"sandboxID"`
+	TemplateID      string `json:"templateID"`
+	ClientID        string `json:"clientID"`
+	EnvdVersion     string `json:"envdVersion"`
+	EnvdAccessToken string `json:"envdAccessToken,omitempty"`
+	TrafficToken    string `json:"trafficAccessToken,omitempty"`
+	Domain          string `json:"domain,omitempty"`
 }
 
 // clientID is what older SDKs append to the ID of a sandbox for people.
 const clientID = "sandpit"
 
 func (c *call) describe(sb engine.Box) created {
-	return created{SandboxID: sb.ID(), TemplateID: stateOf(sb).Template, ClientID: clientID, EnvdVersion: envdVersion, EnvdAccessToken: c.token(sb.ID()), TrafficToken: c.token(sb.ID() + traffic)}
+	return created{SandboxID: sb.ID(), TemplateID: stateOf(sb).Template, ClientID: clientID, EnvdVersion: envdVersion, EnvdAccessToken: c.token(sb.ID()), TrafficToken: c.token(sb.ID() + traffic), Domain: c.domain()}
 }
 
-// createSandbox creates a sandbox. E2B gives every sandbox access to the internet. If a request does
-// not mention that, the sandbox gets it where the policy and the machine allow it.
+// domain returns the domain of the host names of ports, as the client reaches it, or "" if it can't.
+func (c *call) domain() string {
+	domain, host := c.api.Domain, gate.HostName(c.R.Host)
+	if strings.HasSuffix(domain, ".localhost") && host != "localhost" && !strings.HasSuffix(host, ".localhost") {
+		if ip, err := netip.ParseAddr(host); err != nil || !ip.IsLoopback() {
+			return ""
+		}
+	}
+	if _, port, err := net.SplitHostPort(c.R.Host); err == nil {
+		domain = net.JoinHostPort(domain, port)
+	}
+	return domain
+}
+
+// createSandbox creates a sandbox. E2B gives every sandbox root inside, with sudo, and access to the internet. It gets
+// the first where the machine has it, and the second, if the request does not mention it, where the policy allows it, too.
 func createSandbox(c *call) error {
 	in := new(newSandbox)
 	if err := c.readJSON(in); err != nil {
@@ -147,25 +168,47 @@ func createSandbox(c *call) error {
 	if err != nil {
 		return err
 	}
-	if spec.Image, err = c.api.Image(in.TemplateID); err != nil {
-		return err
+	var built bool
+	var unknown error
+	if spec.Image, built, unknown = c.api.resolve(in.TemplateID); unknown != nil && !built {
+		return unknown
 	}
-	kept := state{Template: in.TemplateID, AutoResume: in.AutoResume != nil && in.AutoResume.Enabled}
+	kept := state{Template: in.TemplateID, AutoResume: in.AutoResume != nil && in.AutoResume.Enabled, Private: in.Network != nil && in.Network.PublicTraffic != nil && !*in.Network.PublicTraffic}
 	kept.Keys, _ = knows(nil, c.Caller.Key)
 	data, err := json.Marshal(kept)
 	if err != nil {
 		return err
 	}
-	sb, err := c.tenant().CreateFor(c.Ctx, spec, Name, data)
-	if in.AllowInternet == nil && in.Network == nil && (errors.Is(err, sandpit.ErrForbidden) || errors.Is(err, sandpit.ErrUnsupported)) {
-		spec.Egress = sandpit.Egress{} // if that was not the reason, the error is the same
-		sb, err = c.tenant().CreateFor(c.Ctx, spec, Name, data)
-	}
-	if err != nil {
+	sb, err := c.api.create(c.Ctx, c.tenant(), spec, in.AllowInternet != nil || in.Network.mentionsEgress(), data)
+	switch {
+	case built && errors.Is(err, sandpit.ErrNotFound):
+		return unknown
+	case err != nil:
 		return err
 	}
 	c.Target = sb.ID() // for the audit
+	if built {
+		if err := startTemplate(c.Ctx, sb); err != nil {
+			return errors.Join(err, sb.Remove(context.WithoutCancel(c.Ctx)))
+		}
+	}
 	return c.answer(http.StatusCreated, c.describe(sb))
+}
+
+// create creates a sandbox, with root inside where the machine can do that. Unless its creator asked for an egress, it has what the
+// Spec says where the policy and the machine allow that.
+func (a *api) create(ctx context.Context, t *engine.Tenant, spec sandpit.Spec, asked bool, data json.RawMessage) (engine.Box, error) {
+	have := a.Features(ctx)
+	spec.RootInside = have[feature.Users]
+	if !have[feature.Egress] && !asked {
+		spec.Egress = sandpit.Egress{}
+	}
+	sb, err := t.CreateFor(ctx, spec, Name, data)
+	if !asked && errors.Is(err, sandpit.ErrForbidden) {
+		spec.Egress = sandpit.Egress{} // if that was not the reason, the error is the same
+		sb, err = t.CreateFor(ctx, spec, Name, data)
+	}
+	return sb, err
 }
 
 // info describes a sandbox.
@@ -193,6 +236,7 @@ type details struct {
 	AllowInternet   bool           `json:"allowInternetAccess"`
 	Network         *networkConfig `json:"network,omitempty"`
 	Lifecycle       lifecycle      `json:"lifecycle"`
+	Domain          string         `json:"domain,omitempty"`
 }
 
 type lifecycle struct {
@@ -220,11 +264,7 @@ func infoOf(i sandpit.Info, s state) info {
 
 // getSandbox describes a sandbox.
 func getSandbox(c *call) error {
-	sb, err := c.live()
-	if err != nil {
-		return err
-	}
-	i, err := sb.Info(c.Ctx)
+	sb, i, err := c.live()
 	if err != nil {
 		return err
 	}
@@ -234,28 +274,25 @@ func getSandbox(c *call) error {
 	}
 	s := stateOf(sb)
 	out := infoOf(i, s)
-	out.details = &details{EnvdAccessToken: c.token(sb.ID()), AllowInternet: e.Asked(), Network: networkOf(e), Lifecycle: lifecycle{"kill", s.AutoResume}}
+	out.details = &details{EnvdAccessToken: c.token(sb.ID()), AllowInternet: e.Asked(), Network: networkOf(e, s.Private), Lifecycle: lifecycle{"kill", s.AutoResume}, Domain: c.domain()}
 	if i.OnExpiry == sandpit.ExpiryPause {
 		out.Lifecycle.OnTimeout = "pause"
 	}
 	return c.answer(http.StatusOK, out)
 }
 
-// live finds the sandbox that a request to the control plane names, unless it is stopped or has
+// live finds and describes the sandbox that a request to the control plane names, unless it is stopped or has
 // failed: E2B has no such sandboxes.
-func (c *call) live() (engine.Box, error) {
+func (c *call) live() (engine.Box, sandpit.Info, error) {
 	sb, err := c.sandbox()
 	if err != nil {
-		return nil, err
+		return nil, sandpit.Info{}, err
 	}
 	i, err := sb.Info(c.Ctx)
-	switch {
-	case err != nil:
-		return nil, err
-	case i.State == sandpit.StateStopped || i.State == sandpit.StateFailed:
-		return nil, c.Untouched(&gate.Refusal{Code: errcode.NotFound, Message: fmt.Sprintf("sandbox %s is %s", i.ID, i.State)})
+	if err == nil && (i.State == sandpit.StateStopped || i.State == sandpit.StateFailed) {
+		err = c.Untouched(&gate.Refusal{Code: errcode.NotFound, Message: fmt.Sprintf("sandbox %s is %s", i.ID, i.State)})
 	}
-	return sb, nil
+	return sb, i, err
 }
 
 // listSandboxes lists the sandboxes of the namespace, a page at a time.
@@ -301,7 +338,7 @@ func listSandboxes(c *call) error {
 		if sb, err := tenant.Get(c.Ctx, i.ID); err == nil { // otherwise it has just gone
 			s = stateOf(sb.(engine.Box))
 		}
-		if one := infoOf(i, s); q.Get("template") == "" || q.Get("template") == one.TemplateID {
+		if one := infoOf(i, s); s.Build == "" && (q.Get("template") == "" || q.Get("template") == one.TemplateID) {
 			out = append(out, one)
 		}
 	}
@@ -371,11 +408,7 @@ func (c *call) wake(running bool) error {
 	if err != nil {
 		return err
 	}
-	sb, err := c.live()
-	if err != nil {
-		return err
-	}
-	i, err := sb.Info(c.Ctx)
+	sb, i, err := c.live()
 	if err != nil {
 		return err
 	}
@@ -404,16 +437,20 @@ func (c *call) wake(running bool) error {
 
 // meet lets the caller sign URLs of a sandbox.
 func (c *call) meet(sb engine.Box) error {
-	s := stateOf(sb)
-	var added bool
-	if s.Keys, added = knows(s.Keys, c.Caller.Key); !added {
+	if _, added := knows(stateOf(sb).Keys, c.Caller.Key); !added {
 		return nil
 	}
-	data, err := json.Marshal(s)
-	if err != nil {
-		return err
-	}
-	return sb.SetDialect(c.Ctx, Name, data)
+	return c.change(sb, func(s *state) { s.Keys, _ = knows(s.Keys, c.Caller.Key) })
+}
+
+// change changes the state of a sandbox.
+func (c *call) change(sb engine.Box, change func(*state)) error {
+	return sb.ChangeDialect(c.Ctx, Name, func(data json.RawMessage) (json.RawMessage, error) {
+		var s state
+		_ = json.Unmarshal(data, &s) // see stateOf
+		change(&s)
+		return json.Marshal(s)
+	})
 }
 
 // extend sets the lifetime of a sandbox from now on. With longer, it never becomes shorter.
@@ -446,7 +483,7 @@ func setTimeout(c *call) error {
 	if in.Timeout == nil || *in.Timeout < 0 {
 		return gate.Invalid("timeout is missing or negative", "")
 	}
-	sb, err := c.live()
+	sb, _, err := c.live()
 	if err != nil {
 		return err
 	}
@@ -462,7 +499,7 @@ func refreshSandbox(c *call) error {
 	if err != nil {
 		return err
 	}
-	sb, err := c.live()
+	sb, _, err := c.live()
 	if err != nil {
 		return err
 	}
@@ -481,11 +518,7 @@ func pauseSandbox(c *call) error {
 	if _, err := c.lifeRequest(); err != nil {
 		return err
 	}
-	sb, err := c.live()
-	if err != nil {
-		return err
-	}
-	i, err := sb.Info(c.Ctx)
+	sb, i, err := c.live()
 	if err != nil {
 		return err
 	}
@@ -513,11 +546,7 @@ type metric struct {
 
 // getMetrics lists the use of resources, oldest first.
 func getMetrics(c *call) error {
-	sb, err := c.live()
-	if err != nil {
-		return err
-	}
-	i, err := sb.Info(c.Ctx)
+	sb, i, err := c.live()
 	if err != nil {
 		return err
 	}

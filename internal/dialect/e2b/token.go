@@ -12,12 +12,13 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/dialect"
+	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // Access tokens stand for a key at one sandbox. That of envd is for everything in the sandbox, that of
-// traffic only for its interpreter. SDKs get both when they create or connect.
+// traffic only for its interpreter and ports. SDKs get both when they create or connect.
 
 // traffic is what the name of a sandbox ends with in tokens of traffic.
 const traffic = ".traffic"
@@ -73,12 +74,6 @@ func (a *api) named(r *http.Request) string {
 	return id
 }
 
-// The ports of envd and of the code interpreter in host names.
-const (
-	envdPort = "49983"
-	codePort = "49999"
-)
-
 // maxKeys bounds the keys of a sandbox whose signatures are valid.
 const maxKeys = 8
 
@@ -116,10 +111,13 @@ func (a *api) proveSignature(c *gate.Call) (who gate.Caller, ok bool, err error)
 	if c.Target == "" && !a.searches.Allow() {
 		return who, false, &gate.Refusal{Code: errcode.Overloaded, Message: "too many requests with signatures", Hint: "try again in a moment", After: time.Second}
 	}
-	for _, sb := range a.Sandboxes() {
-		if c.Target != "" && c.Target != sb.ID() {
-			continue
-		}
+	all := []engine.Box{}
+	if c.Target == "" {
+		all = a.Sandboxes()
+	} else if sb := a.Sandbox(c.Target); sb != nil {
+		all = append(all, sb)
+	}
+	for _, sb := range all {
 		for _, key := range stateOf(sb).Keys {
 			token, who, err := a.Tokens.Of(c.Ctx, key, sb.ID())
 			if err == nil && hmac.Equal([]byte(given[0]), []byte(sign(q.Get("path"), operation, q.Get("username"), token, expires))) {

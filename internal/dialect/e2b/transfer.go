@@ -9,7 +9,6 @@ import (
 	"mime/multipart"
 	"net/http"
 	"path"
-	"strconv"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
@@ -25,13 +24,14 @@ func transferRoutes() []route {
 	return []route{
 		{method: http.MethodGet, path: filesPath, id: "readFile", guarded: true, audited: true, handle: readFile},
 		{method: http.MethodPost, path: filesPath, id: "writeFiles", guarded: true, audited: true, handle: writeFiles},
+		{method: http.MethodPost, path: composePath, id: "composeFile", guarded: true, audited: true, handle: composeFile},
 	}
 }
 
 // gzipType is the coding of compressed content.
 const gzipType = "gzip"
 
-// readFile sends a file. It is compressed for clients that accept nothing else, as SDKs do that were
+// readFile sends a file, or a range of it. It is compressed for clients that accept nothing else, as SDKs do that were
 // told to: others also accept it as it is, which is quicker.
 func readFile(c *call) error {
 	q := c.R.URL.Query()
@@ -46,6 +46,19 @@ func readFile(c *call) error {
 	if err != nil {
 		return err
 	}
+	if c.R.Header.Get("Accept-Encoding") == gzipType && c.R.Header.Get("Range") == "" && c.R.Method == http.MethodGet {
+		return c.sendCompressed(f, p)
+	}
+	return stream.SendFile(c.Call, f.Files, p, func(_ sandpit.FileInfo, h http.Header) { setName(h, p) })
+}
+
+// setName sets the name under which a browser saves a file. It shows none, as if it were a page of the server.
+func setName(h http.Header, p string) {
+	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": path.Base(p)}))
+}
+
+// sendCompressed sends a file that is not empty as gzip.
+func (c *call) sendCompressed(f place, p string) error {
 	r, err := f.Open(c.Ctx, p, 0, -1)
 	if err != nil {
 		return err
@@ -53,29 +66,19 @@ func readFile(c *call) error {
 	defer r.Close()
 	h := c.W.Header()
 	h.Set("Content-Type", "application/octet-stream")
-	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": path.Base(p)})) // no browser may show it as ours
 	h.Set("X-Content-Type-Options", "nosniff")
-	length := int64(-1)
-	if sized, ok := r.(interface{ Size() int64 }); ok {
-		length = sized.Size()
+	setName(h, p)
+	if sized, ok := r.(interface{ Size() int64 }); ok && sized.Size() == 0 {
+		h.Set("Content-Length", "0")
+		c.W.WriteHeader(http.StatusOK)
+		return nil
 	}
-	if c.R.Header.Get("Accept-Encoding") == gzipType && length != 0 {
-		h.Set("Content-Encoding", gzipType)
-		z, _ := gzip.NewWriterLevel(c.W, gzip.BestSpeed) // a valid level
-		if _, err := stream.Copy(z, r); err != nil {
-			return err
-		}
-		return z.Close()
+	h.Set("Content-Encoding", gzipType)
+	z, _ := gzip.NewWriterLevel(c.W, gzip.BestSpeed) // a valid level
+	if _, err := stream.Copy(z, r); err != nil {
+		return err
 	}
-	if length >= 0 {
-		h.Set("Content-Length", strconv.FormatInt(length, 10))
-	}
-	c.W.WriteHeader(http.StatusOK)
-	sent, err := stream.Copy(c.W, r)
-	if err == nil && sent < length {
-		err = errors.New("the file was truncated while it was read")
-	}
-	return err
+	return z.Close()
 }
 
 // written describes a file that was written.
@@ -185,18 +188,26 @@ func eachFile(form *multipart.Reader, write func(name string, r io.Reader) error
 		if n == maxFiles {
 			return &gate.Refusal{Code: errcode.TooLarge, Message: fmt.Sprintf("a request has at most %d files", maxFiles), Hint: "send several requests"}
 		}
-		if part.FormName() != "file" {
+		name, isFile := fileName(part.Header.Get("Content-Disposition"))
+		if !isFile {
 			continue
 		}
-		if err := write(fileName(part), part); err != nil {
+		if err := write(name, part); err != nil {
 			return err
 		}
 	}
 }
 
-// fileName returns the file name of a part with its directories, which Part.FileName removes. Browsers
-// and SDKs escape three characters in it (HTML Standard, multipart form data).
-func fileName(part *multipart.Part) string {
-	_, params, _ := mime.ParseMediaType(part.Header.Get("Content-Disposition"))
-	return strings.NewReplacer("%22", `"`, "%0A", "\n", "%0D", "\r").Replace(params["filename"])
+// fileName returns the file name of the part of a form with its directories, which Part.FileName removes, and whether the part is
+// a file. Browsers and SDKs escape three characters in the name (HTML Standard, multipart form data). Some of them escape
+// backslashes, too (RFC 2045), and for others a backslash stands for itself, also before the last quote.
+func fileName(disposition string) (name string, isFile bool) {
+	_, params, err := mime.ParseMediaType(disposition)
+	if err != nil {
+		rest, ok := strings.CutPrefix(disposition, `form-data; name="file"; filename="`)
+		if params = nil; ok {
+			params = map[string]string{"name": "file", "filename": strings.TrimSuffix(rest, `"`)}
+		}
+	}
+	return strings.NewReplacer("%22", `"`, "%0A", "\n", "%0D", "\r").Replace(params["filename"]), params["name"] == "file"
 }

@@ -1,9 +1,32 @@
-// Uses the code interpreter of E2B, unmodified, against a server of Sandpit. The environment says where that is.
+// Uses the code interpreter of E2B, unmodified, against a server of Sandpit, and reports on its methods. The environment
+// says where the server is.
 import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
 import { NotFoundError, Sandbox, TimeoutError } from '@e2b/code-interpreter'
+import { Sandbox as Base } from 'e2b'
+import { Report, since } from './report.mjs'
+
+const types = 'node_modules/@e2b/code-interpreter'
+const report = new Report('@e2b/code-interpreter (JavaScript)', JSON.parse(readFileSync(`${types}/package.json`, 'utf8')).version, `${types}/dist/index.d.ts`)
+report.class('Sandbox', Sandbox, Sandbox.prototype, ['Sandbox'], Base)
 
 const sbx = await Sandbox.create({ timeoutMs: 600_000 })
 try {
+  await report.works('Sandbox#runCode', code)
+  await languages()
+  if (since(report.version, '2.3.0')) {
+    await report.works('Sandbox#createCodeContext Sandbox#listCodeContexts Sandbox#restartCodeContext Sandbox#removeCodeContext', contexts)
+  } else {
+    await report.lacks('this version sends no access token', 'Sandbox#createCodeContext', () => assert.rejects(sbx.createCodeContext({ language: 'python' }), /401/))
+  }
+} finally {
+  await sbx.kill()
+}
+await assert.rejects(sbx.runCode('1'), TimeoutError)
+report.end()
+process.exit(0) // the SDK has timers left
+
+async function code() {
   const first = await sbx.runCode('x = 1; x += 1; x')
   assert.deepEqual([first.text, first.results.length, first.error], ['2', 1, undefined])
   let seen = ''
@@ -16,6 +39,13 @@ try {
   assert.equal(rich.results[0].html, '<b>x</b>')
   assert.equal((await sbx.runCode('import os; os.environ["A"]', { envs: { A: 'b' } })).text, "'b'")
 
+  await assert.rejects(sbx.runCode('import time; time.sleep(1000)', { timeoutMs: 2000 }), TimeoutError)
+  assert.equal((await sbx.runCode('1 + 1')).text, '2')
+  assert.equal((await sbx.runCode('import os; os._exit(3)')).error.name, 'InterpreterEnded')
+  assert.equal((await sbx.runCode('2 + 2')).text, '4')
+}
+
+async function contexts() {
   const context = await sbx.createCodeContext({ cwd: '/tmp', language: 'python' })
   assert.deepEqual([context.language, context.cwd], ['python', '/tmp'])
   assert.equal((await sbx.runCode('import os; y = 3; os.getcwd()', { context })).text, "'/tmp'")
@@ -26,13 +56,18 @@ try {
   await sbx.removeCodeContext(context)
   assert.ok(!(await sbx.listCodeContexts()).some((c) => c.id === context.id))
   await assert.rejects(sbx.runCode('1', { context }), NotFoundError)
-
-  await assert.rejects(sbx.runCode('import time; time.sleep(1000)', { timeoutMs: 2000 }), TimeoutError)
-  assert.equal((await sbx.runCode('1 + 1')).text, '2')
-  assert.equal((await sbx.runCode('import os; os._exit(3)')).error.name, 'InterpreterEnded')
-  assert.equal((await sbx.runCode('2 + 2')).text, '4')
-} finally {
-  await sbx.kill()
+  const node = await sbx.createCodeContext({ cwd: '/tmp', language: 'javascript' })
+  assert.deepEqual([node.language, (await sbx.runCode('process.cwd()', { context: node })).text], ['javascript', "'/tmp'"])
 }
-await assert.rejects(sbx.runCode('1'), TimeoutError)
-process.exit(0) // the SDK has timers left
+
+async function languages() {
+  const js = await sbx.runCode("const n = 20; console.log('hü'); (await Promise.resolve(n)) + 1", { language: 'js' })
+  assert.deepEqual([js.text, js.logs.stdout.join(''), js.error], ['21', 'hü\n', undefined])
+  assert.equal((await sbx.runCode("import os from 'node:os'; const n = 2; n + os.EOL.length", { language: 'javascript' })).text, '3')
+  assert.deepEqual((({ name, value }) => [name, value])((await sbx.runCode("throw new RangeError('r')", { language: 'js' })).error), ['RangeError', 'r'])
+  const ts = await sbx.runCode('const s: string = "typed"; s', { language: 'ts' }) // which an older node can't
+  assert.ok(ts.text === "'typed'" || /can't run TypeScript/.test(ts.error.value), JSON.stringify(ts))
+  assert.equal((await sbx.runCode('x=5; cd /tmp', { language: 'bash' })).error, undefined)
+  const shell = await sbx.runCode('echo "$x $PWD"; (exit 7)', { language: 'bash' })
+  assert.deepEqual([shell.logs.stdout.join(''), shell.error.name, shell.error.value], ['5 /tmp\n', '', '7'])
+}

@@ -1,6 +1,15 @@
-// Uses the SDK of E2B, unmodified, against a server of Sandpit. The environment says where that is.
+// Uses the SDK of E2B, unmodified, against a server of Sandpit, and reports on its methods. The environment says where
+// the server is.
 import assert from 'node:assert/strict'
-import { CommandExitError, FileNotFoundError, InvalidArgumentError, Sandbox, SandboxError, TimeoutError, Volume } from 'e2b'
+import { readFileSync } from 'node:fs'
+import http from 'node:http'
+import * as e2b from 'e2b'
+import { Report, since } from './report.mjs'
+
+const { CommandExitError, InvalidArgumentError, NotFoundError, Sandbox, SandboxError, Secret, TimeoutError, Volume } = e2b
+const FileNotFoundError = e2b.FileNotFoundError ?? NotFoundError // in old versions
+const { version } = JSON.parse(readFileSync('node_modules/e2b/package.json', 'utf8'))
+const report = new Report('e2b (JavaScript)', version, 'node_modules/e2b/dist/index.d.ts')
 
 // fails returns the error of a promise, which must be of a class.
 async function fails(kind, promise) {
@@ -9,23 +18,82 @@ async function fails(kind, promise) {
   return error
 }
 
-const sbx = await Sandbox.create({ metadata: { suite: 'a b/ü' }, envs: { FOO: 'bär' }, timeoutMs: 600_000 })
-try {
-  await processes()
-  await terminals()
-  await files()
-  await signatures()
-  await watch()
-  await life()
-} finally {
-  assert.equal(await sbx.kill(), true)
+// lacks checks that the server refuses methods by name, as far as this version has them.
+async function lacks(what, calls) {
+  for (const [method, call] of Object.entries(calls)) {
+    await report.lacks(what.split(' ').slice(0, -1).join(' '), method, async () =>
+      assert.match((await fails(Error, call())).message, new RegExp(`^(501: )?.*${what} not supported by this server`)))
+  }
 }
-assert.equal(await sbx.isRunning(), false)
-assert.equal(await Sandbox.kill(sbx.sandboxId), false)
-assert.match((await fails(SandboxError, sbx.commands.run('true'))).message, /not running/)
-await fails(SandboxError, Sandbox.connect(sbx.sandboxId))
-assert.match((await fails(SandboxError, Sandbox.create('no-such-template'))).message, /no-such-template/)
-assert.match((await fails(SandboxError, Sandbox.create({ volumeMounts: { '/data': 'vol' } }))).message, /volumes are not supported/)
+
+const sbx = await Sandbox.create({ metadata: { suite: 'a b/ü' }, envs: { FOO: 'bär' }, timeoutMs: 600_000 })
+report.class('Sandbox', Sandbox, Sandbox.prototype, ['Sandbox', 'SandboxApi', 'ClientFactory'])
+const handle = await sbx.commands.run('sleep 1000', { background: true })
+const watcher = await sbx.files.watchDir('/tmp', () => {})
+for (const [name, value] of Object.entries({ CommandHandle: handle, WatchHandle: watcher, Filesystem: sbx.files, Commands: sbx.commands, Pty: sbx.pty, Git: sbx.git, SandboxPaginator: Sandbox.list(), SnapshotPaginator: Sandbox.listSnapshots?.(), SecretPaginator: Secret?.list() })) {
+  if (value) report.class(name, null, Object.getPrototypeOf(value), [name, 'Paginator', 'BasePaginator'])
+}
+report.class('Volume', Volume, Volume?.prototype, ['Volume', 'ClientFactory'])
+report.class('Secret', Secret, Secret?.prototype, ['Secret', 'ClientFactory'])
+try {
+  await watcher.stop()
+  await handle.kill()
+  await report.works('Commands#run Commands#list Commands#connect Commands#kill Commands#sendStdin Commands#closeStdin CommandHandle#wait CommandHandle#kill CommandHandle#disconnect CommandHandle#sendStdin CommandHandle#closeStdin', processes)
+  await report.works('Pty#create Pty#connect Pty#kill Pty#resize Pty#sendInput', terminals)
+  await report.works('Filesystem#read Filesystem#write Filesystem#writeFiles Filesystem#list Filesystem#makeDir Filesystem#rename Filesystem#remove Filesystem#exists Filesystem#getInfo', files)
+  await report.works('Sandbox#uploadUrl Sandbox#downloadUrl', signatures)
+  await report.works('Filesystem#watchDir WatchHandle#stop', watch)
+  await report.works('Git#*', git)
+  await report.works('Sandbox.betaCreate Sandbox#getInfo Sandbox.getInfo Sandbox.getFullInfo Sandbox#setTimeout Sandbox.setTimeout Sandbox#pause Sandbox.pause Sandbox#betaPause Sandbox.betaPause Sandbox#connect Sandbox.connect Sandbox#isRunning Sandbox#getMetrics Sandbox.getMetrics Sandbox.list SandboxPaginator#nextItems', life)
+  await report.works('Sandbox#updateNetwork Sandbox.updateNetwork', network)
+  await report.works('Sandbox#getHost', () => assert.match(sbx.getHost(3000), new RegExp(`^3000-${sbx.sandboxId}\\.`)))
+  await lacks('the MCP gateway is', { 'Sandbox#getMcpToken': () => Sandbox.create({ mcp: { exa: { apiKey: 'x' } } }) })
+  await report.lacks('the MCP gateway', 'Sandbox#getMcpUrl Sandbox#getMcpToken', async () => {
+    assert.match(sbx.getMcpUrl(), /\/mcp$/)
+    await fails(SandboxError, sbx.getMcpToken())
+  })
+  await lacks('snapshots are', {
+    'Sandbox#createSnapshot': () => sbx.createSnapshot(),
+    'Sandbox.createSnapshot': () => Sandbox.createSnapshot(sbx.sandboxId),
+    'Sandbox#listSnapshots': () => sbx.listSnapshots().nextItems(),
+    'Sandbox.listSnapshots': () => Sandbox.listSnapshots().nextItems(),
+    'SnapshotPaginator#nextItems': () => Sandbox.listSnapshots().nextItems(),
+  })
+  await lacks('forking a sandbox is', { 'Sandbox#fork': () => sbx.fork(), 'Sandbox.fork': () => Sandbox.fork(sbx.sandboxId) })
+  await lacks('volumes are', {
+    'Volume.create': () => Volume.create('v'),
+    'Volume.connect': () => Volume.connect('v'),
+    'Volume.getInfo': () => Volume.getInfo('v'),
+    'Volume.list': () => Volume.list(),
+    'Volume.destroy': () => Volume.destroy('v'),
+  })
+  await report.lacks('volumes', 'Volume#*')
+  await report.lacks('snapshots', 'Sandbox.deleteSnapshot', async () => assert.equal(await Sandbox.deleteSnapshot('nonesuch'), false))
+  await lacks('stored secrets are', {
+    'Secret.create': () => Secret.create('s', 'v'),
+    'Secret.update': () => Secret.update('s', 'v'),
+    'Secret.getInfo': () => Secret.getInfo('s'),
+    'Secret.list': () => Secret.list().nextItems(),
+    'SecretPaginator#nextItems': () => Secret.list().nextItems(),
+    'Secret.exists': () => Secret.exists('s'),
+    'Secret.destroy': () => Secret.destroy('s'),
+  })
+  await report.lacks('stored secrets', 'Secret.fill Secret.iamToken', () => {
+    assert.match(Secret.fill('s'), /s/)
+    assert.ok(Secret.iamToken({}))
+  })
+} finally {
+  await report.works('Sandbox#kill', async () => assert.ok([true, undefined].includes(await sbx.kill()))) // old versions return nothing
+}
+await report.works('Sandbox.create Sandbox.kill', async () => {
+  assert.equal(await sbx.isRunning(), false)
+  assert.equal(await Sandbox.kill(sbx.sandboxId), false)
+  assert.match((await fails(SandboxError, sbx.commands.run('true'))).message, /not running/)
+  await fails(SandboxError, Sandbox.connect(sbx.sandboxId))
+  assert.match((await fails(SandboxError, Sandbox.create('no-such-template'))).message, /no-such-template/)
+  if (Volume) assert.match((await fails(SandboxError, Sandbox.create({ volumeMounts: { '/data': 'vol' } }))).message, /volumes are not supported/)
+})
+report.end()
 
 async function processes() {
   const { commands } = sbx
@@ -40,13 +108,25 @@ async function processes() {
   assert.equal(large.stdout.length, 3000001)
 
   let seen = ''
-  const cat = await commands.run('cat; echo end', { background: true, stdin: true, onStdout: (s) => { seen += s } })
-  await commands.sendStdin(cat.pid, 'liné\n')
+  const cat = await commands.run('read x; echo "$x"; echo end', { background: true, stdin: true, onStdout: (s) => { seen += s } })
   const listed = (await commands.list()).find((p) => p.pid === cat.pid)
-  assert.deepEqual([listed.cmd, listed.args], ['/bin/bash', ['-l', '-c', 'cat; echo end']])
-  await commands.closeStdin(cat.pid)
+  assert.deepEqual([listed.cmd, listed.args], ['/bin/bash', ['-l', '-c', 'read x; echo "$x"; echo end']])
+  await commands.sendStdin(cat.pid, 'liné\n')
   assert.equal((await cat.wait()).stdout, 'liné\nend\n')
   assert.equal(seen, 'liné\nend\n')
+
+  if (commands.closeStdin) { // not in old versions
+    const second = await commands.run('cat', { background: true, stdin: true })
+    await commands.sendStdin(second.pid, 'x')
+    await commands.closeStdin(second.pid)
+    assert.equal((await second.wait()).stdout, 'x')
+  }
+  if (cat.closeStdin) {
+    const second = await commands.run('cat', { background: true, stdin: true })
+    await second.sendStdin('x')
+    await second.closeStdin()
+    assert.equal((await second.wait()).stdout, 'x')
+  }
 
   const sleep = await commands.run('sleep 1000', { background: true })
   await sleep.disconnect()
@@ -64,6 +144,18 @@ async function terminals() {
   await sbx.pty.sendInput(term.pid, new TextEncoder().encode('stty size; exit 0\n'))
   assert.equal((await term.wait()).exitCode, 0)
   assert.match(seen, /31 91/)
+
+  const other = await sbx.pty.create({ cols: 90, rows: 30, onData: () => {} })
+  if (!sbx.pty.connect) return assert.equal(await sbx.pty.kill(other.pid), true) // in old versions
+  await other.disconnect()
+  let echoed
+  const printed = new Promise((resolve) => { echoed = resolve })
+  let text = ''
+  const again = await sbx.pty.connect(other.pid, { onData: (b) => { if ((text += Buffer.from(b)).includes('a1b')) echoed() } })
+  await sbx.pty.sendInput(other.pid, new TextEncoder().encode('echo a$((1))b\n'))
+  await printed
+  assert.equal(await sbx.pty.kill(other.pid), true)
+  await fails(CommandExitError, again.wait())
 }
 
 async function life() {
@@ -76,7 +168,7 @@ async function life() {
 
   const second = await Sandbox.create({ timeoutMs: 600_000, lifecycle: { onTimeout: 'pause' } })
   try {
-    assert.deepEqual((await second.getInfo()).lifecycle, { onTimeout: 'pause', autoResume: false })
+    if (since(version, '2.45.0')) assert.deepEqual((await second.getInfo()).lifecycle, { onTimeout: 'pause', autoResume: false })
     const pages = Sandbox.list({ limit: 1 })
     const ids = [...(await pages.nextItems()), ...(await pages.nextItems())].map((s) => s.sandboxId)
     assert.deepEqual(ids, [second.sandboxId, sbx.sandboxId])
@@ -84,24 +176,35 @@ async function life() {
     await second.kill()
   }
 
-  const third = await Sandbox.create({ timeoutMs: 600_000, lifecycle: { onTimeout: 'pause', autoResume: true } })
-  try {
-    assert.equal(await third.pause(), true)
-    assert.equal((await third.commands.run('echo resumed')).stdout, 'resumed\n')
-  } finally {
-    await third.kill()
+  if (since(version, '2.45.0')) {
+    const third = await Sandbox.create({ timeoutMs: 600_000, lifecycle: { onTimeout: 'pause', autoResume: true } })
+    try {
+      assert.equal(await (third.betaPause ?? third.pause).call(third), true)
+      assert.equal((await third.commands.run('echo resumed')).stdout, 'resumed\n')
+    } finally {
+      await third.kill()
+    }
+  }
+  if (Sandbox.betaCreate) {
+    const fourth = await Sandbox.betaCreate({ timeoutMs: 600_000, autoPause: true })
+    assert.equal(await fourth.betaPause(), true)
+    await fourth.kill()
   }
 
-  for (const lacking of [() => sbx.createSnapshot(), () => sbx.fork(), () => Sandbox.listSnapshots().nextItems(), () => Volume.create('v'), () => Volume.list()]) {
-    assert.match((await fails(Error, lacking())).message, /^501: .* not supported by this server/)
-  }
-
-  assert.equal(await sbx.pause(), true)
-  assert.equal(await sbx.pause(), false)
+  const pause = sbx.pause ?? sbx.betaPause
+  assert.equal(await pause.call(sbx), true)
+  assert.equal(await pause.call(sbx), false)
   assert.equal(await sbx.isRunning(), false)
   assert.equal((await sbx.getInfo()).state, 'paused')
   const resumed = await Sandbox.connect(sbx.sandboxId)
   assert.equal((await resumed.commands.run('echo back')).stdout, 'back\n')
+  if (Sandbox.betaPause) assert.equal(await Sandbox.betaPause(sbx.sandboxId), true)
+  await sbx.connect()
+  assert.equal(await (Sandbox.pause ?? Sandbox.betaPause).call(Sandbox, sbx.sandboxId), true)
+  await sbx.connect()
+  assert.equal((await (Sandbox.getFullInfo ?? Sandbox.getInfo).call(Sandbox, sbx.sandboxId)).state, 'running')
+  await Sandbox.setTimeout(sbx.sandboxId, 600_000)
+  assert.ok((await Sandbox.getMetrics(sbx.sandboxId)).length > 0)
   const metrics = await sbx.getMetrics()
   assert.ok(metrics.length > 0 && metrics[0].memTotal > 0)
 }
@@ -112,7 +215,7 @@ async function files() {
   const info = await files.write(name, 'héllo')
   assert.deepEqual([info.path, info.name], [`/home/user/${name}`, 'ü "x" 100%.txt'])
   assert.equal(await files.read(`/home/user/${name}`), 'héllo')
-  const two = await files.write([{ path: '/tmp/t/1', data: 'a' }, { path: '/tmp/t/sub/2', data: new Uint8Array([0, 255]).buffer }])
+  const two = await (files.writeFiles ?? files.write).call(files, [{ path: '/tmp/t/1', data: 'a' }, { path: '/tmp/t/sub/2', data: new Uint8Array([0, 255]).buffer }])
   assert.deepEqual(two.map((f) => f.path), ['/tmp/t/1', '/tmp/t/sub/2'])
   assert.deepEqual(await files.read('/tmp/t/sub/2', { format: 'bytes' }), new Uint8Array([0, 255]))
   await files.write('/tmp/t/empty', '')
@@ -140,11 +243,18 @@ async function files() {
   await files.remove('/tmp/t')
   assert.equal(await files.exists('/tmp/t'), false)
 
-  if (process.getuid() === 0) { // otherwise only one user exists in a sandbox
+  // Without subordinate ids, a server of an ordinary user makes sandboxes with one user.
+  if (process.getuid() === 0 || (await sbx.commands.run('command -v sudo || true')).stdout !== '') {
     await files.write('/etc/of-root', 'x', { user: 'root' })
     assert.equal((await files.getInfo('/etc/of-root')).owner, 'root')
-    assert.equal((await sbx.commands.run('id -u', { user: 'root' })).stdout, '0\n')
+    assert.equal((await sbx.commands.run('id -un', { user: 'root' })).stdout, 'root\n')
     await fails(SandboxError, files.remove('/etc/of-root'))
+    assert.equal((await sbx.commands.run('id -u; sudo id -u; sudo rm /etc/of-root')).stdout, '1000\n0\n')
+    let seen = ''
+    const term = await sbx.pty.create({ cols: 80, rows: 24, user: 'root', onData: (b) => { seen += Buffer.from(b) } })
+    await sbx.pty.sendInput(term.pid, new TextEncoder().encode('echo i$((1))-$(id -u)-$HOME; exit\n'))
+    await term.wait()
+    assert.match(seen, /i1-0-\/root/)
   }
   await fails(SandboxError, files.exists('/tmp', { user: 'nobody-at-all' }))
   await fails(FileNotFoundError, files.read('/nonesuch'))
@@ -153,7 +263,7 @@ async function files() {
   await fails(InvalidArgumentError, files.list('/etc/passwd'))
   await fails(InvalidArgumentError, files.read('/tmp'))
   await fails(SandboxError, files.write('/etc/x', 'x'))
-  await fails(SandboxError, files.write('/tmp/x', 'x', { metadata: { a: 'b' } }))
+  if (since(version, '2.45.0')) await fails(SandboxError, files.write('/tmp/x', 'x', { metadata: { a: 'b' } }))
 }
 
 async function watch() {
@@ -173,6 +283,41 @@ async function watch() {
   await handle.stop()
 }
 
+// Names below localhost are those of this machine, but not for every resolver: the request goes to the address of the server.
+async function ports() {
+  assert.match(sbx.getHost(8000), new RegExp(`^8000-${sbx.sandboxId}\\.`))
+  if (!process.env.E2B_SANDBOX_URL) return // the tests of the server have host names with TLS
+  const server = await sbx.commands.run('mkdir /tmp/site && echo hello > /tmp/site/index.html && cd /tmp/site && exec python3 -u -m http.server 8000', { background: true })
+  const { hostname, port } = new URL(process.env.E2B_SANDBOX_URL)
+  const get = (path, headers) => new Promise((resolve, reject) => {
+    http.get({ hostname, port, path, headers: { host: sbx.getHost(8000), ...headers } }, async (answer) => {
+      let body = ''
+      for await (const piece of answer.setEncoding('utf8')) body += piece
+      resolve([answer.statusCode, body])
+    }).on('error', reject)
+  })
+  for (;;) {
+    const [status, body] = await get('/')
+    if (status === 200) {
+      assert.equal(body, 'hello\n')
+      break
+    }
+    assert.deepEqual([status, JSON.parse(body).port], [502, 8000], body)
+  }
+  assert.equal((await get('/nonesuch'))[0], 404)
+  await server.kill()
+
+  const secured = await Sandbox.create({ timeoutMs: 600_000, network: { allowPublicTraffic: false } })
+  try {
+    const host = secured.getHost(8000)
+    assert.equal((await get('/', { host }))[0], 403)
+    assert.equal((await get('/', { host, 'e2b-traffic-access-token': secured.trafficAccessToken }))[0], 502)
+    assert.equal((await secured.getInfo()).network.allowPublicTraffic, false)
+  } finally {
+    await secured.kill()
+  }
+}
+
 async function signatures() {
   const form = new FormData()
   form.append('file', new Blob(['signed']), 'ignored')
@@ -185,4 +330,49 @@ async function signatures() {
   const others = [url.replace('path=', 'path=/etc/passwd&x='), url.replace('signature=v1_', 'signature=v1_x'), await sbx.downloadUrl('/tmp/sïgned', { useSignatureExpiration: -10 })]
   for (const other of others) assert.equal((await fetch(other)).status, 401, other)
   assert.equal((await fetch(url, { method: 'POST', body: form })).status, 401)
+}
+
+async function git() {
+  const { git } = sbx
+  const [one, two, bare] = ['/tmp/one', '/tmp/two', '/tmp/bare']
+  await git.init(one, { initialBranch: 'main' })
+  await git.init(bare, { bare: true, initialBranch: 'main' })
+  await git.configureUser('A', 'a@example.com')
+  await git.setConfig('core.quotepath', 'off')
+  assert.equal(await git.getConfig('core.quotepath'), 'off')
+  await sbx.files.write(`${one}/ü`, '1')
+  assert.deepEqual((await git.status(one)).fileStatus.map((f) => f.name), ['ü'])
+  await git.add(one)
+  await git.commit(one, 'first')
+  assert.equal((await git.status(one)).isClean, true)
+  await sbx.files.write(`${one}/ü`, '2')
+  await git.restore(one, { paths: ['ü'] })
+  await sbx.files.write(`${one}/ü`, '3')
+  await git.add(one)
+  await git.reset(one, { mode: 'hard' })
+  assert.equal(await sbx.files.read(`${one}/ü`), '1')
+  await git.remoteAdd(one, 'origin', bare)
+  assert.equal(await git.remoteGet(one, 'origin'), bare)
+  await git.push(one, { remote: 'origin', branch: 'main' })
+  await git.clone(bare, { path: two })
+  await git.createBranch(one, 'other')
+  assert.deepEqual((await git.branches(one)).currentBranch, 'other')
+  await git.checkoutBranch(one, 'main')
+  await git.deleteBranch(one, 'other')
+  await git.pull(two)
+  assert.equal(await sbx.files.read(`${two}/ü`), '1')
+  await git.dangerouslyAuthenticate({ username: 'u', password: 'p' })
+  await fails(Error, git.clone('/nonesuch', { path: '/tmp/three' }))
+}
+
+async function network() {
+  if (process.getuid() !== 0) { // sandboxes have no network then
+    await fails(SandboxError, sbx.updateNetwork({ allowOut: ['example.com'] }))
+    await fails(SandboxError, Sandbox.updateNetwork(sbx.sandboxId, { allowOut: ['example.com'] }))
+    return
+  }
+  await sbx.updateNetwork({ allowOut: ['example.com'], denyOut: ['0.0.0.0/0'] })
+  assert.deepEqual((await sbx.getInfo()).network.allowOut, ['example.com'])
+  await Sandbox.updateNetwork(sbx.sandboxId, { denyOut: ['0.0.0.0/0'] })
+  assert.deepEqual((await sbx.getInfo()).network.denyOut, ['0.0.0.0/0'])
 }

@@ -1,0 +1,381 @@
+package e2b
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/dialect"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/gate"
+	"github.com/sandpit-dev/sandpit/internal/notation"
+)
+
+// A template is an image that was saved from a sandbox in which steps were carried out (build.go), or one that has an
+// alias in the policy file. Names of the policy file come first, so that a template can't stand in for one of them.
+//
+// The ID of a template is its name. A build has an ID of its own. Archives for its COPY steps are uploaded before it
+// starts, into a sandbox that is made for nothing else: so the namespace's limits of disk and sandboxes bound them.
+
+// templateRoutes returns the routes of templates.
+func templateRoutes() []route {
+	const one = "/templates/{template}"
+	return []route{
+		{method: http.MethodPost, path: "/v3/templates", id: "requestBuild", guarded: true, audited: true, handle: requestBuild},
+		{method: http.MethodGet, path: one + "/files/{hash}", id: "uploadLink", handle: uploadLink},
+		{method: http.MethodPost, path: "/v2" + one + "/builds/{build}", id: "startBuild", guarded: true, audited: true, handle: startBuild},
+		{method: http.MethodGet, path: one + "/builds/{build}/status", id: "buildStatus", handle: buildStatus},
+		{method: http.MethodGet, path: "/templates", id: "listTemplates", handle: listTemplates},
+		{method: http.MethodGet, path: "/templates/aliases/{alias}", id: "findTemplate", handle: findTemplate},
+		{method: http.MethodDelete, path: one, id: "removeTemplate", guarded: true, vital: true, handle: removeTemplate},
+	}
+}
+
+// uploadRoutes returns the routes of those who have the URL of an upload.
+func uploadRoutes() []route {
+	return []route{
+		{method: http.MethodPut, path: "/templates/{template}/files/{hash}", id: "uploadArchive", guarded: true, handle: uploadArchive},
+	}
+}
+
+// uploads is what the name of a sandbox ends with in tokens of uploads.
+const uploads = ".upload"
+
+// proveUpload is gate.Route.Proof of uploads: their URL has a token in its query.
+func (a *api) proveUpload(c *gate.Call) (who gate.Caller, ok bool, err error) {
+	given := gate.TakeQuery(c.R, "token")
+	if len(given) != 1 {
+		return who, false, nil
+	}
+	sandbox, who, err := a.Tokens.Verify(c.Ctx, given[0])
+	if err != nil {
+		return gate.Caller{}, false, err
+	}
+	if c.Target, ok = strings.CutSuffix(sandbox, uploads); !ok {
+		return gate.Caller{}, false, dialect.ErrTokenEnded
+	}
+	return who, true, nil
+}
+
+// resolve returns the image of a template, and whether it is one that was built. unknown is the error if that
+// does not exist.
+func (a *api) resolve(name string) (image string, built bool, unknown error) {
+	image, unknown = a.Image(name)
+	if unknown == nil {
+		return image, false, nil
+	}
+	name = strings.TrimSuffix(name, ":"+defaultTag)
+	if !errors.Is(unknown, sandpit.ErrNotFound) || !notation.IsName(name) {
+		return "", false, unknown
+	}
+	return sandpit.SavedImages + name, true, unknown
+}
+
+// baseName returns the name of a template for the images from which SDKs build unless they are told otherwise, and others as they are.
+func baseName(image string) string {
+	switch strings.TrimSuffix(image, ":latest") {
+	case "e2bdev/base":
+		return "base"
+	case "e2bdev/code-interpreter":
+		return "code-interpreter-v1"
+	}
+	return image
+}
+
+// defaultTag is the tag of a template whose name has none. There are no others.
+const defaultTag = "default"
+
+// buildRequest is the request for a build.
+type buildRequest struct {
+	Name   string   `json:"name"`
+	Alias  string   `json:"alias"` // what old SDKs have as the name
+	Tags   []string `json:"tags"`
+	CPUs   *float64 `json:"cpuCount"`
+	Memory *int64   `json:"memoryMB"`
+}
+
+// requestBuild begins a build, which waits for its files and steps.
+func requestBuild(c *call) error {
+	in := new(buildRequest)
+	if err := c.readJSON(in); err != nil {
+		return c.Untouched(err)
+	}
+	name, tag, _ := strings.Cut(in.Name, ":")
+	if in.Name == "" {
+		name = in.Alias
+	}
+	if err := c.Intend(fmt.Sprintf("template %.80q", name)); err != nil {
+		return err
+	}
+	for _, t := range append(in.Tags, tag) {
+		if t != "" && t != defaultTag {
+			return unsupported("tags of templates are")
+		}
+	}
+	switch _, err := c.api.Image(name); {
+	case !notation.IsName(name):
+		return gate.Invalid(fmt.Sprintf("%.80q can't be the name of a template", name), notation.NameHint)
+	case err == nil:
+		return &gate.Refusal{Code: errcode.Exists, Message: fmt.Sprintf("the operator has given the name %q to an image", name), Hint: "use another name"}
+	case in.CPUs != nil && (*in.CPUs <= 0 || *in.CPUs > 1<<10), in.Memory != nil && (*in.Memory <= 0 || *in.Memory > 1<<30):
+		return gate.Invalid("cpuCount or memoryMB is out of range", "")
+	}
+	c.sweepBuilds()
+	b := &build{api: c.api, caller: c.Caller, name: name, namespace: c.Caller.Namespace + "/" + c.Caller.Nested}
+	if in.CPUs != nil {
+		b.limits.CPUs = *in.CPUs
+	}
+	if in.Memory != nil {
+		b.limits.Memory = *in.Memory << 20
+	}
+	if err := c.api.builds.add(b); err != nil {
+		return err
+	}
+	image, err := c.api.Image("base")
+	var stage engine.Box
+	if err == nil {
+		stage, err = c.tenant().CreateFor(c.Ctx, sandpit.Spec{Image: image, Limits: sandpit.Limits{Life: maxBuildTime}}, Name, b.mark())
+	}
+	if err != nil {
+		c.api.builds.remove(b)
+		return fmt.Errorf("making a place for the files of the build: %w", err)
+	}
+	c.api.builds.place(b, stage)
+	c.Target = stage.ID()
+	return c.answer(http.StatusAccepted, map[string]any{
+		"templateID": name, "buildID": b.id, "public": false, "names": []string{name}, "tags": []string{defaultTag}, "aliases": []string{name},
+	})
+}
+
+// sweepBuilds removes the sandboxes of the caller's builds that no server carries out any more.
+func (c *call) sweepBuilds() {
+	t := c.tenant()
+	for _, sb := range c.api.Sandboxes() {
+		if id := stateOf(sb).Build; id != "" && !c.api.builds.has(id) {
+			if own, err := t.Get(c.Ctx, sb.ID()); err == nil {
+				_ = own.Remove(c.Ctx) // it ends by itself, too
+			}
+		}
+	}
+}
+
+// validHash reports whether s can be the hash of an archive: it names a file.
+func validHash(s string) bool {
+	return len(s) <= 128 && strings.Trim(s, "0123456789abcdef") == "" && s != ""
+}
+
+// archivePath is where an archive is in the sandbox of uploads, relative to its home.
+func archivePath(hash string) string { return "archive-" + hash }
+
+// uploadLink returns where an archive is to be sent, for the newest build of a template that waits.
+func uploadLink(c *call) error {
+	hash := c.R.PathValue("hash")
+	if !validHash(hash) {
+		return gate.Invalid("the hash of the files is not valid", "use hexadecimal digits")
+	}
+	b := c.api.builds.waiting(c.Caller.Namespace+"/"+c.Caller.Nested, c.R.PathValue("template"))
+	if b == nil {
+		return &gate.Refusal{Code: errcode.NotFound, Message: "no build of the template waits for files"}
+	}
+	if _, err := b.stage.Files().Lstat(c.Ctx, archivePath(hash)); err == nil {
+		return c.answer(http.StatusCreated, map[string]any{"present": true})
+	}
+	token := c.token(b.stage.ID() + uploads)
+	if token == "" {
+		return unsupported("uploading without a key is")
+	}
+	scheme := "http"
+	if c.R.TLS != nil {
+		scheme = "https"
+	}
+	link := url.URL{Scheme: scheme, Host: c.R.Host, Path: c.R.URL.Path, RawQuery: url.Values{"token": {token}}.Encode()}
+	return c.answer(http.StatusCreated, map[string]any{"present": false, "url": link.String()})
+}
+
+// uploadArchive stores an archive.
+func uploadArchive(c *call) error {
+	hash := c.R.PathValue("hash")
+	if !validHash(hash) {
+		return gate.Invalid("the hash of the files is not valid", "use hexadecimal digits")
+	}
+	if err := c.OpenStream(); err != nil {
+		return err
+	}
+	sb, err := c.sandbox()
+	if err != nil {
+		return err
+	}
+	if stateOf(sb).Build == "" {
+		return dialect.ErrTokenEnded
+	}
+	if _, err := sb.Files().Write(c.Ctx, archivePath(hash), c.Body(-1, 0), sandpit.WriteOptions{}); err != nil {
+		return err
+	}
+	c.W.WriteHeader(http.StatusOK)
+	return nil
+}
+
+// buildStart is what a build does.
+type buildStart struct {
+	FromImage    string          `json:"fromImage"`
+	FromTemplate string          `json:"fromTemplate"`
+	Registry     json.RawMessage `json:"fromImageRegistry"`
+	Steps        []buildStep     `json:"steps"`
+	StartCmd     string          `json:"startCmd"`
+	ReadyCmd     string          `json:"readyCmd"`
+}
+
+// buildStep is a step of a build.
+type buildStep struct {
+	Type string   `json:"type"`
+	Args []string `json:"args"`
+	Hash string   `json:"filesHash"`
+}
+
+// image returns the image on which a build begins.
+func (s *buildStart) image(a *api) (string, error) {
+	from := s.FromTemplate
+	if from == "" {
+		from = baseName(s.FromImage)
+		if _, err := a.Image(from); err != nil {
+			return from, nil // as it is: the policy decides about it
+		}
+	}
+	image, built, err := a.resolve(from)
+	if built {
+		err = nil
+	}
+	return image, err
+}
+
+// startBuild lets a build begin.
+func startBuild(c *call) error {
+	in := new(buildStart)
+	if err := c.readJSON(in); err != nil {
+		return c.Untouched(err)
+	}
+	if err := c.Intend(fmt.Sprintf("template %.80q from %.80q, %d steps", c.R.PathValue("template"), in.FromImage+in.FromTemplate, len(in.Steps))); err != nil {
+		return err
+	}
+	b, err := c.build()
+	if err != nil {
+		return err
+	}
+	size := 0
+	for i, s := range in.Steps {
+		for _, arg := range s.Args {
+			size += len(arg)
+		}
+		if err := s.check(); err != nil {
+			return gate.Invalid(fmt.Sprintf("step %d: %v", i+1, err), "")
+		}
+	}
+	switch {
+	case len(in.Registry) > 0 && string(in.Registry) != "null":
+		return unsupported("images with credentials of their registry are")
+	case size > maxStepBytes || len(in.Steps) > maxSteps:
+		return &gate.Refusal{Code: errcode.TooLarge, Message: fmt.Sprintf("a build has at most %d steps, with %d bytes of arguments", maxSteps, maxStepBytes)}
+	}
+	if b.image, err = in.image(c.api); err != nil {
+		return err
+	}
+	if err := c.api.builds.start(b, in); err != nil {
+		return err
+	}
+	c.W.WriteHeader(http.StatusAccepted)
+	return nil
+}
+
+// build finds the build that a request names.
+func (c *call) build() (*build, error) {
+	b := c.api.builds.find(c.Caller.Namespace+"/"+c.Caller.Nested, c.R.PathValue("build"))
+	if b == nil || b.name != c.R.PathValue("template") {
+		return nil, c.Untouched(&gate.Refusal{Code: errcode.NotFound, Message: "the build is not known, or ended when the server did", Hint: "build the template again"})
+	}
+	return b, nil
+}
+
+// buildStatus says how far a build is, with the log from an offset on.
+func buildStatus(c *call) error {
+	b, err := c.build()
+	if err != nil {
+		return err
+	}
+	offset, _ := strconv.Atoi(c.R.URL.Query().Get("logsOffset"))
+	return c.answer(http.StatusOK, b.report(max(offset, 0)))
+}
+
+// findTemplate says whether a template exists.
+func findTemplate(c *call) error {
+	name := strings.TrimSuffix(c.R.PathValue("alias"), ":"+defaultTag)
+	if _, err := c.api.Image(name); err != nil {
+		names, err := c.api.Saved(c.Ctx, c.Caller)
+		if err != nil {
+			return err
+		}
+		if _, ok := names[name]; !ok {
+			return &gate.Refusal{Code: errcode.NotFound, Message: fmt.Sprintf("no template is named %.80q", name)}
+		}
+	}
+	return c.answer(http.StatusOK, map[string]any{"templateID": name, "public": false})
+}
+
+// listTemplates lists the templates that the namespace has built.
+func listTemplates(c *call) error {
+	names, err := c.api.Saved(c.Ctx, c.Caller)
+	if err != nil {
+		return err
+	}
+	out := []map[string]any{}
+	for name, made := range names {
+		out = append(out, map[string]any{
+			"templateID": name, "buildID": "", "buildStatus": statusReady, "names": []string{name}, "aliases": []string{name}, "public": false,
+			"createdAt": made, "updatedAt": made, "lastSpawnedAt": nil, "createdBy": nil, "spawnCount": 0, "buildCount": 1,
+			"cpuCount": 0, "memoryMB": 0, "diskSizeMB": 0, "envdVersion": envdVersion,
+		})
+	}
+	return c.answer(http.StatusOK, out)
+}
+
+// removeTemplate removes a template that the namespace has built.
+func removeTemplate(c *call) error {
+	name := strings.TrimSuffix(c.R.PathValue("template"), ":"+defaultTag)
+	if name == "tags" {
+		return unsupported("tags of templates are")
+	}
+	if err := c.api.RemoveSaved(c.Ctx, c.Caller, name); err != nil {
+		return err
+	}
+	return c.done()
+}
+
+// Variables of images that have what their template starts in each sandbox.
+const (
+	startVariable = "SANDPIT_TEMPLATE_START"
+	readyVariable = "SANDPIT_TEMPLATE_READY"
+)
+
+// startTemplate starts the program of the template that a sandbox was made of, and waits until it is ready.
+func startTemplate(ctx context.Context, sb engine.Box) error {
+	made, err := sb.Made()
+	if err != nil {
+		return err
+	}
+	var start, ready string
+	for _, v := range made.Guest.Env {
+		if s, ok := strings.CutPrefix(v, startVariable+"="); ok {
+			start = s
+		}
+		if s, ok := strings.CutPrefix(v, readyVariable+"="); ok {
+			ready = s
+		}
+	}
+	return startProgram(ctx, sb, start, ready, maxWakeTime, sandpit.Command{})
+}

@@ -1,0 +1,415 @@
+package agent
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/fxamacker/cbor/v2"
+
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/gate"
+)
+
+// Bounds of a channel.
+const (
+	maxOperations = 256      // in progress
+	maxHeld       = 16 << 20 // bytes of frames that wait, unless it is one
+	maxPiece      = 64 << 10 // bytes of output in a frame
+	copies        = 3        // of a frame while it is decoded
+)
+
+// The IDs that a client may use. It counts from the first on, and takes a server whose last is no more than the
+// largest frame for one before 0.5.
+const (
+	firstID = 1
+	endID   = 1<<25 - 1
+)
+
+// channel is a connection of a client to the agent of a sandbox.
+type channel struct {
+	call    *gate.Call
+	box     engine.Box
+	conn    *websocket.Conn
+	name    string // that operations of the audit begin with
+	version string
+
+	// The library breaks the connection when the context of a Read or Write ends. io outlives
+	// the call's, so that the client can be told why the call ends; ctx ends with the channel.
+	io     context.Context
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+
+	write sync.Mutex
+	buf   []byte // of the frame that is sent; guarded by write
+
+	files   handles
+	touches uint64 // of the reader alone
+
+	mu         sync.Mutex
+	operations map[uint32]*operation
+	held       int64         // bytes of frames that wait
+	freed      chan struct{} // has an element when held has become less
+	all        sync.WaitGroup
+}
+
+func newChannel(c *gate.Call, box engine.Box, conn *websocket.Conn, name, version string) *channel {
+	ch := &channel{
+		call: c, box: box, conn: conn, name: name, version: version, io: context.WithoutCancel(c.Ctx),
+		operations: map[uint32]*operation{}, freed: make(chan struct{}, 1),
+	}
+	ch.ctx, ch.cancel = context.WithCancelCause(c.Ctx)
+	return ch
+}
+
+// operation is a request in progress.
+type operation struct {
+	ch   *channel
+	id   uint32
+	kind string // of the request
+	in   *inbox // what follows the request, in order: input and content
+	ctrl *inbox // of a program: signals and resizes, which overtake its input
+}
+
+// serve serves the channel until the client leaves or the call ends.
+func (ch *channel) serve() {
+	stop := context.AfterFunc(ch.ctx, func() {
+		ch.mu.Lock()
+		all := slices.Collect(maps.Values(ch.operations))
+		ch.mu.Unlock()
+		for _, op := range all {
+			op.close()
+		}
+	})
+	defer stop()
+	ended := context.AfterFunc(ch.call.Ctx, func() { ch.farewell(nil) }) // which ends the reader
+	err := ch.greet()
+	if err == nil {
+		err = ch.read(bufio.NewReaderSize(&socketReader{ch: ch}, 4<<10))
+	}
+	if !errors.Is(err, errFrame) {
+		err = nil
+	}
+	ch.cancel(errGone)
+	ch.all.Wait()
+	if ended() {
+		ch.farewell(err)
+	}
+}
+
+// greet sends what the client waits for. All is one message, because each takes a system call.
+func (ch *channel) greet() error {
+	b := binary.BigEndian.AppendUint32(nil, firstID)
+	b = binary.BigEndian.AppendUint32(b, endID)
+	payload, err := cbor.Marshal(readyMessage{Version: "sandpit " + ch.version})
+	if err != nil {
+		return err
+	}
+	return ch.put(appendFrame(b, 0, 0, kindReady, payload))
+}
+
+// put sends bytes. A client that does not take them in time has left.
+func (ch *channel) put(b []byte) error {
+	ctx, cancel := context.WithTimeout(ch.io, ch.call.Gate().Limits().Stall)
+	defer cancel()
+	err := ch.conn.Write(ctx, websocket.MessageBinary, b)
+	ch.call.W.Sent += int64(len(b))
+	if err != nil {
+		ch.cancel(errGone)
+	}
+	return err
+}
+
+// send sends a frame.
+func (ch *channel) send(id uint32, flags byte, kind string, parts ...[]byte) error {
+	ch.write.Lock()
+	defer ch.write.Unlock()
+	if ch.ctx.Err() != nil {
+		return context.Cause(ch.ctx)
+	}
+	ch.buf = appendFrame(ch.buf[:0], id, flags, kind, parts...)
+	return ch.put(ch.buf)
+}
+
+// say sends a frame with a value.
+func (ch *channel) say(id uint32, flags byte, kind string, v any) error {
+	payload, err := cbor.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return ch.send(id, flags, kind, payload)
+}
+
+// output sends data in frames of a kind.
+func (ch *channel) output(id uint32, kind string, b []byte) (n int, err error) {
+	var head [16]byte
+	for n < len(b) {
+		piece := b[n:min(n+maxPiece, len(b))]
+		if err := ch.send(id, 0, kind, dataHead(head[:0], len(piece)), piece); err != nil {
+			return n, err
+		}
+		n += len(piece)
+	}
+	return n, nil
+}
+
+// complain tells the client that it has sent something that can't be understood.
+func (ch *channel) complain(id uint32, kind, text, offending string) error {
+	return ch.say(id, flagTerminal, kindError, errorMessage{Kind: kind, Message: text, Type: gate.Bounded(offending)})
+}
+
+// socketReader reads the bytes of binary messages. Text is skipped.
+type socketReader struct {
+	ch   *channel
+	rest io.Reader // of the present message, or nil
+}
+
+// Read reads what there is.
+func (r *socketReader) Read(b []byte) (int, error) {
+	for {
+		if r.rest == nil {
+			kind, msg, err := r.ch.conn.Reader(r.ch.io)
+			if err != nil {
+				return 0, err
+			}
+			r.rest = msg
+			if kind != websocket.MessageBinary {
+				if _, err := io.Copy(io.Discard, msg); err != nil {
+					return 0, err
+				}
+				r.rest = nil
+				continue
+			}
+		}
+		n, err := r.rest.Read(b)
+		if err == io.EOF {
+			r.rest, err = nil, nil
+		}
+		if n > 0 || err != nil {
+			return n, err
+		}
+	}
+}
+
+// read takes frames until the connection or the channel ends.
+func (ch *channel) read(from io.Reader) error {
+	for ch.ctx.Err() == nil {
+		id, flags, n, err := readHead(from)
+		if err != nil {
+			return err
+		}
+		size := int64(n) * copies
+		if err := ch.hold(size); err != nil {
+			return err
+		}
+		body := make([]byte, n)
+		if _, err := io.ReadFull(from, body); err != nil {
+			return err
+		}
+		queued := false
+		e, err := parseBody(body)
+		switch {
+		case flags&flagBulk != 0:
+			err = ch.complain(id, "invalid_flags", "frames without CBOR are of later versions of the protocol", "")
+		case err != nil:
+			err = ch.complain(id, errMalformed, err.Error(), "")
+		default:
+			queued, err = ch.take(message{id: id, kind: e.T, payload: e.P, size: size})
+		}
+		if !queued {
+			ch.release(size)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return context.Cause(ch.ctx)
+}
+
+// take carries out a message, or passes it on to its operation, which then releases it.
+func (ch *channel) take(m message) (queued bool, err error) {
+	switch m.kind {
+	case kindExec, kindFiles, kindConnect:
+		return ch.start(m)
+	case kindStdin, kindContent, kindBytes, kindEOF, kindClose, kindResize, kindSignal:
+		return ch.pass(m)
+	case kindPing:
+		return false, ch.say(m.id, flagTerminal, kindPong, nothing{})
+	case kindTouch:
+		// Any operation keeps the sandbox from being idle.
+		if _, err := ch.box.Files().Lstat(ch.ctx, "/"); err != nil {
+			return false, ch.complain(m.id, "capability_unavailable", ch.call.Describe(err).Message, m.kind)
+		}
+		ch.touches++
+		return false, ch.say(m.id, flagTerminal, kindTouched, touchedMessage{ch.touches})
+	case kindShutdown:
+		return false, ch.shutdown()
+	}
+	return false, ch.complain(m.id, errUnsupported, fmt.Sprintf("messages of type %.60q are not supported", m.kind), m.kind)
+}
+
+// shutdown stops the sandbox.
+func (ch *channel) shutdown() error {
+	part, err := ch.begin(opShutdown, "")
+	if err == nil {
+		err = ch.box.Stop(part.Ctx, -1)
+		part.End(err)
+	}
+	if err != nil {
+		return ch.complain(0, "capability_unavailable", ch.call.Describe(err).Message, kindShutdown)
+	}
+	return nil
+}
+
+// start begins an operation.
+func (ch *channel) start(m message) (queued bool, err error) {
+	op := &operation{ch: ch, id: m.id, kind: m.kind, in: newInbox(), ctrl: newInbox()}
+	ch.mu.Lock()
+	_, used := ch.operations[m.id]
+	used = used || m.id == 0 // which is of no operation
+	many := len(ch.operations) >= maxOperations
+	if !used && !many && ch.ctx.Err() == nil {
+		ch.operations[m.id] = op
+		ch.all.Add(1)
+	}
+	ch.mu.Unlock()
+	switch {
+	case used:
+		return false, ch.complain(m.id, errSession, "the ID is in use", m.kind)
+	case many:
+		return false, ch.complain(m.id, errSession, fmt.Sprintf("more than %d operations are in progress on this connection", maxOperations), m.kind)
+	case ch.ctx.Err() != nil:
+		return false, context.Cause(ch.ctx)
+	}
+	go op.run(m)
+	return true, nil
+}
+
+// run carries out an operation.
+func (op *operation) run(m message) {
+	defer op.ch.all.Done()
+	switch op.kind {
+	case kindExec:
+		op.exec(m)
+	case kindFiles:
+		op.files(m)
+	case kindConnect:
+		op.connect(m)
+	}
+}
+
+// end forgets the operation before its last frame is sent: then the client may use the ID again.
+func (op *operation) end() {
+	op.ch.mu.Lock()
+	delete(op.ch.operations, op.id)
+	op.ch.mu.Unlock()
+	op.close()
+}
+
+// close makes the operation get no more messages.
+func (op *operation) close() {
+	op.ch.release(op.in.close() + op.ctrl.close())
+}
+
+// pass gives a message to its operation, and waits for room.
+func (ch *channel) pass(m message) (queued bool, err error) {
+	ch.mu.Lock()
+	op := ch.operations[m.id]
+	ch.mu.Unlock()
+	if op == nil || op.kind != owner(m.kind) {
+		return false, ch.stray(m)
+	}
+	box := op.in
+	if m.kind == kindResize || m.kind == kindSignal {
+		box = op.ctrl
+	}
+	return box.put(m, ch.call.Gate().Limits().Tunnel)
+}
+
+// owner returns the kind of the requests that a message may follow.
+func owner(kind string) string {
+	switch kind {
+	case kindStdin, kindResize, kindSignal:
+		return kindExec
+	case kindContent:
+		return kindFiles
+	}
+	return kindConnect
+}
+
+// stray answers a message for which there is no operation. It may have ended meanwhile.
+func (ch *channel) stray(m message) error {
+	switch m.kind {
+	case kindContent:
+		return ch.answer(m.id, nil, fmt.Errorf("unknown write session: %d", m.id))
+	case kindBytes:
+		return ch.say(m.id, flagTerminal, kindUnconnected, unconnectedMessage{fmt.Sprintf("unknown TCP session: %d", m.id)})
+	}
+	return nil
+}
+
+// hold counts bytes of a frame, and waits until there is room for them.
+func (ch *channel) hold(n int64) error {
+	late := time.NewTimer(ch.call.Gate().Limits().Tunnel)
+	defer late.Stop()
+	for {
+		err := ch.tryHold(n)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ch.freed:
+		case <-time.After(tryEvery): // of another channel of the caller
+		case <-late.C:
+			return err
+		case <-ch.ctx.Done():
+			return context.Cause(ch.ctx)
+		}
+	}
+}
+
+var errFull = errors.New("too much waits on this channel")
+
+func (ch *channel) tryHold(n int64) error {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	if ch.held > 0 && ch.held+n > maxHeld {
+		return errFull
+	}
+	if err := ch.account(ch.held + n); err != nil {
+		return err
+	}
+	ch.held += n
+	return nil
+}
+
+// account has the call hold n bytes. Precondition: ch.mu is held.
+func (ch *channel) account(n int64) error {
+	if n <= gate.FreeBody && ch.held <= gate.FreeBody {
+		return nil
+	}
+	return ch.call.Hold(gate.InMemory, max(n-gate.FreeBody, 0))
+}
+
+// release undoes hold.
+func (ch *channel) release(n int64) {
+	if n == 0 {
+		return
+	}
+	ch.mu.Lock()
+	_ = ch.account(ch.held - n) // less is never too much
+	ch.held -= n
+	ch.mu.Unlock()
+	select {
+	case ch.freed <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,264 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/gate"
+)
+
+// Kinds of failedMessage.
+const (
+	whyNotFound   = "not_found"
+	whyPermission = "permission_denied"
+	whyExecutable = "not_executable"
+	whyDirectory  = "bad_cwd"
+	whyArguments  = "bad_args"
+	whyLimit      = "resource_limit"
+	whyUser       = "user_setup_failed"
+	whyMemory     = "out_of_memory"
+	whyOther      = "other"
+)
+
+// size of a terminal if the request has none.
+const (
+	defaultRows = 24
+	defaultCols = 80
+)
+
+// errRlimit is the error of a resource limit that can't be enforced for one program.
+type errRlimit string
+
+func (e errRlimit) Error() string {
+	return fmt.Sprintf("the resource limit %.40q can't be set for one command; only nofile can", string(e))
+}
+func (errRlimit) Is(target error) bool { return target == sandpit.ErrUnsupported }
+
+// command returns the command of a request.
+func (r *execRequest) command() (sandpit.Command, error) {
+	cmd := sandpit.Command{Argv: append([]string{r.Cmd}, r.Args...), Env: r.Env, Stdin: true}
+	if r.Cwd != nil {
+		cmd.Dir = *r.Cwd
+	}
+	if r.User != nil {
+		cmd.User = *r.User
+	}
+	if r.TTY {
+		cmd.Terminal = &sandpit.TerminalSize{Rows: defaultRows, Cols: defaultCols}
+		if r.Rows != nil {
+			cmd.Terminal.Rows = *r.Rows
+		}
+		if r.Cols != nil {
+			cmd.Terminal.Cols = *r.Cols
+		}
+	}
+	for _, l := range r.Rlimits {
+		if l.Resource != "nofile" {
+			return cmd, errRlimit(l.Resource)
+		}
+		if l.Soft == 0 || l.Soft > l.Hard {
+			return cmd, gate.Invalid("the limit nofile must be positive, and not above its hard limit", "")
+		}
+		cmd.NoFile = int64(min(l.Soft, 1<<30)) // the sandbox's own is lower
+	}
+	return cmd, nil
+}
+
+// outputWriter sends what a program writes as frames of a kind, once the client knows that it was started.
+type outputWriter struct {
+	op    *operation
+	kind  string
+	ready <-chan struct{}
+}
+
+// Write sends a piece of output.
+func (w outputWriter) Write(b []byte) (int, error) {
+	<-w.ready
+	return w.op.ch.output(w.op.id, w.kind, b)
+}
+
+// exec runs a program.
+func (op *operation) exec(m message) {
+	ch := op.ch
+	var req execRequest
+	if err := decoder().Unmarshal(m.payload, &req); err != nil {
+		ch.release(m.size)
+		op.end()
+		_ = ch.complain(op.id, errPayload, err.Error(), m.kind)
+		return
+	}
+	part, err := ch.begin(opExec, fmt.Sprintf("program %q with %d arguments", gate.Bounded(req.Cmd), len(req.Args)))
+	if err != nil {
+		ch.release(m.size)
+		op.fail(err)
+		return
+	}
+	ready := make(chan struct{})
+	cmd, err := req.command()
+	var p sandpit.Process
+	if err == nil {
+		cmd.Stdout, cmd.Stderr = outputWriter{op, kindStdout, ready}, outputWriter{op, kindStderr, ready}
+		if cmd.Terminal != nil {
+			cmd.Stderr = nil
+		}
+		p, err = ch.box.Start(part.Ctx, cmd)
+	}
+	ch.release(m.size)
+	if err != nil {
+		close(ready)
+		part.End(err)
+		op.fail(err)
+		return
+	}
+	_ = ch.say(op.id, 0, kindStarted, startedMessage{uint32(p.PID())})
+	close(ready)
+	ch.all.Go(func() { op.feed(p) })
+	ch.all.Go(func() { op.control(part.Ctx, p) })
+	res, err := p.Wait(ch.ctx)
+	switch {
+	case err == nil:
+		part.End(nil)
+		op.end()
+		_ = ch.say(op.id, flagTerminal, kindExited, exitedMessage{int32(res.ExitCode)})
+	case ch.ctx.Err() != nil:
+		op.end()
+		part.End(errors.Join(context.Cause(ch.ctx), leave(p)))
+	default: // its sandbox has ended
+		part.End(err)
+		op.end()
+		_ = ch.complain(op.id, errSession, ch.call.Describe(err).Message, kindExec)
+	}
+}
+
+// killTime bounds the killing of a process.
+const killTime = 10 * time.Second
+
+// leave lets a process go on without its client, as the real agent does. One that can't is killed.
+func leave(p sandpit.Process) error {
+	ctx, cancel := context.WithTimeout(context.Background(), killTime)
+	defer cancel()
+	if b, ok := p.(sandpit.Backgrounder); !ok || b.Background(ctx) != nil {
+		return p.Kill(ctx)
+	}
+	if d, ok := p.(sandpit.Detacher); ok {
+		d.Detach()
+	}
+	return nil
+}
+
+// fail says why a program was not started.
+func (op *operation) fail(err error) {
+	f := op.ch.call.Describe(err)
+	text := f.Message
+	if f.Hint != "" {
+		text += " (" + f.Hint + ")"
+	}
+	kind, errno := whyFailed(err, f)
+	m := failedMessage{Kind: kind, Message: text, Stage: "start"}
+	if errno != 0 {
+		m.Errno, m.Name = new(int32(errno)), errnoName(errno)
+	}
+	op.end()
+	_ = op.ch.say(op.id, flagTerminal, kindFailed, m)
+}
+
+// whyFailed returns the kind of an error, and an errno that says the same, or 0.
+func whyFailed(err error, f gate.Failure) (kind string, errno syscall.Errno) {
+	var start *sandpit.StartError
+	var limit errRlimit
+	switch {
+	case errors.As(err, &limit):
+		return whyLimit, syscall.EINVAL
+	case errors.As(err, &start):
+		text := start.Reason
+		switch {
+		case strings.HasPrefix(text, "entering "):
+			return whyDirectory, syscall.ENOENT
+		case strings.Contains(text, "too long"):
+			return whyArguments, syscall.E2BIG
+		case strings.Contains(text, syscall.ENOEXEC.Error()):
+			return whyExecutable, syscall.ENOEXEC
+		case strings.Contains(text, syscall.ENOTDIR.Error()):
+			return whyNotFound, syscall.ENOTDIR
+		case start.ExitCode == 127:
+			return whyNotFound, syscall.ENOENT
+		}
+		return whyPermission, syscall.EACCES
+	case strings.Contains(f.Message, "unknown user"), strings.Contains(f.Message, "unknown group"), f.Code == errcode.Unsupported:
+		return whyUser, syscall.EINVAL
+	case f.Code == errcode.Invalid:
+		return whyArguments, syscall.EINVAL
+	case f.Code == errcode.QuotaExceeded, f.Code == errcode.Overloaded, f.Code == errcode.RateLimited, f.Code == errcode.AuditRate:
+		return whyLimit, syscall.EAGAIN
+	}
+	return whyOther, 0
+}
+
+// feed writes what the client sends to the standard input. A client that goes closes it.
+func (op *operation) feed(p sandpit.Process) {
+	in := p.Stdin()
+	for {
+		m, ok := op.in.next()
+		if !ok {
+			return
+		}
+		var data dataMessage
+		if err := decoder().Unmarshal(m.payload, &data); err == nil {
+			switch {
+			case in == nil: // it has been closed
+			case len(data.Data) == 0:
+				_ = in.Close()
+				in = nil
+			default:
+				if _, err := in.Write(data.Data); err != nil {
+					in = nil
+					_ = op.ch.say(op.id, 0, kindStdinError, stdinErrorMessage{int32(syscall.EPIPE), errnoName(syscall.EPIPE), "the program does not read its standard input any more"})
+				}
+			}
+		}
+		op.ch.release(m.size)
+	}
+}
+
+// control sends signals and sizes to a program.
+func (op *operation) control(ctx context.Context, p sandpit.Process) {
+	for {
+		m, ok := op.ctrl.next()
+		if !ok {
+			return
+		}
+		switch m.kind {
+		case kindSignal:
+			var s signalMessage
+			if decoder().Unmarshal(m.payload, &s) == nil {
+				signal(ctx, p, syscall.Signal(s.Signal))
+			}
+		case kindResize:
+			var r resizeMessage
+			if decoder().Unmarshal(m.payload, &r) == nil {
+				_ = p.Resize(ctx, sandpit.TerminalSize{Rows: r.Rows, Cols: r.Cols})
+			}
+		}
+		op.ch.release(m.size)
+	}
+}
+
+// signal sends a signal to the group of a program; the one that kills, to all that it has started. The protocol has no
+// answer: a program that has ended gets none.
+func signal(ctx context.Context, p sandpit.Process, s syscall.Signal) {
+	if s == syscall.SIGKILL {
+		_ = p.Kill(ctx)
+		return
+	}
+	if g, ok := p.(sandpit.GroupSignaler); ok {
+		_ = g.SignalGroup(ctx, s)
+		return
+	}
+	_ = p.Signal(ctx, s)
+}

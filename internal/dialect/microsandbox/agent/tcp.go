@@ -1,0 +1,112 @@
+package agent
+
+import (
+	"context"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/gate"
+)
+
+// itself are the hosts that are the sandbox itself.
+var itself = [...]string{"localhost", "127.0.0.1", "::1", "[::1]", "0.0.0.0", "::", ""}
+
+// connect connects to a port of the sandbox.
+func (op *operation) connect(m message) {
+	ch := op.ch
+	var req connectRequest
+	err := decoder().Unmarshal(m.payload, &req)
+	ch.release(m.size)
+	if err != nil {
+		op.end()
+		_ = ch.complain(op.id, errPayload, err.Error(), m.kind)
+		return
+	}
+	to := net.JoinHostPort(gate.Bounded(req.Host), strconv.Itoa(int(req.Port)))
+	part, err := ch.begin(opConnect, to)
+	if err != nil {
+		op.unconnected(to, err)
+		return
+	}
+	inside, err := op.dial(part.Ctx, req)
+	if err != nil {
+		part.End(err)
+		op.unconnected(to, err)
+		return
+	}
+	for _, ctx := range []context.Context{part.Ctx, ch.ctx} { // the second ends when the client leaves
+		stop := context.AfterFunc(ctx, func() { _ = inside.Close() })
+		defer stop()
+	}
+	_ = ch.say(op.id, 0, kindConnected, nothing{})
+	fed := make(chan struct{})
+	go func() {
+		defer close(fed)
+		op.pour(inside)
+	}()
+	_, err = io.Copy(bytesWriter{op}, inside)
+	op.end() // and so of what the client sends
+	_ = inside.Close()
+	<-fed
+	part.End(context.Cause(ch.ctx))
+	if err == nil {
+		_ = ch.say(op.id, 0, kindEOF, nothing{})
+	}
+	_ = ch.say(op.id, flagTerminal, kindClosed, nothing{})
+}
+
+// dial connects to a port.
+func (op *operation) dial(ctx context.Context, req connectRequest) (net.Conn, error) {
+	if !slices.Contains(itself[:], strings.ToLower(req.Host)) {
+		return nil, &gate.Refusal{Code: errcode.Unsupported, Message: "only ports of the sandbox itself can be connected to", Hint: "use localhost, or a program in the sandbox"}
+	}
+	if req.Port == 0 {
+		return nil, gate.Invalid("0 is not a port", "")
+	}
+	return op.ch.box.Dial(ctx, req.Port)
+}
+
+// unconnected says why there is no connection.
+func (op *operation) unconnected(to string, err error) {
+	op.end()
+	_ = op.ch.say(op.id, flagTerminal, kindUnconnected, unconnectedMessage{"connect " + to + ": " + op.ch.call.Describe(err).Message})
+}
+
+// bytesWriter sends what comes from a port.
+type bytesWriter struct{ op *operation }
+
+// Write sends data.
+func (w bytesWriter) Write(b []byte) (int, error) { return w.op.ch.output(w.op.id, kindBytes, b) }
+
+// pour writes what the client sends to a port.
+func (op *operation) pour(inside net.Conn) {
+	for {
+		m, ok := op.in.next()
+		if !ok {
+			return
+		}
+		var err error
+		switch m.kind {
+		case kindBytes:
+			var data dataMessage
+			if err = decoder().Unmarshal(m.payload, &data); err == nil {
+				_, err = inside.Write(data.Data)
+			}
+		case kindEOF:
+			if half, ok := inside.(interface{ CloseWrite() error }); ok {
+				err = half.CloseWrite()
+			}
+		case kindClose:
+			err = net.ErrClosed
+		}
+		op.ch.release(m.size)
+		if err != nil {
+			_ = inside.Close() // which ends the other direction
+			return
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package server_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+// Files are sent in parts and composed of others, and a full disk has a status of its own.
+func TestE2BTransfers(t *testing.T) {
+	s := newServed(t)
+	s.policy("policies:\n  small: {defaults: {disk: 20m}}\n")
+	url, _ := s.withE2B()
+	key := s.keyOf("small", "small")
+	var box e2bBox
+	if err := json.Unmarshal([]byte(s.e2bCall(t, 201, "", "POST", url+"/v2/sandboxes", `{"templateID":"base","timeout":600}`, "X-API-KEY", key)), &box); err != nil {
+		t.Fatal(err)
+	}
+	mine := []string{"X-Access-Token", box.EnvdAccessToken}
+	octets := append(mine, "Content-Type", "application/octet-stream")
+	call := func(status int, text, method, path, body string, headers ...string) string {
+		t.Helper()
+		return s.e2bCall(t, status, text, method, url+path, body, headers...)
+	}
+	call(200, "", "POST", "/files?path=a", "0123456789", octets...)
+	call(200, "", "POST", "/files?path=/tmp/b", "abc", octets...)
+	for asked, want := range map[string]string{"bytes=2-4": "234", "bytes=7-": "789", "bytes=-2": "89", "bytes=1-1": "1"} {
+		if got := call(206, "", "GET", "/files?path=a", "", append(mine, "Range", asked, "Accept-Encoding", "gzip")...); got != want {
+			t.Errorf("%s is %q", asked, got)
+		}
+	}
+	call(416, `{"code":416,`, "GET", "/files?path=a", "", append(mine, "Range", "bytes=10-")...)
+	if got := call(200, "", "HEAD", "/files?path=a", "", mine...); got != "" {
+		t.Errorf("HEAD is answered with %q", got)
+	}
+
+	compose := func(status int, text, body string, headers ...string) {
+		t.Helper()
+		call(status, text, "POST", "/files/compose", body, headers...)
+	}
+	for _, body := range []string{`{}`, `{"source_paths":["a"]}`, `{"destination":"c"}`, `{"source_paths":["a","/home/user/c"],"destination":"c"}`, `{"source_paths":["/tmp"],"destination":"c"}`} {
+		status := 400
+		if strings.Contains(body, "user/c") {
+			status = 404 // before it is there
+		}
+		compose(status, `{"code":`, body, mine...)
+	}
+	compose(404, `{"code":404,`, `{"source_paths":["a","nonesuch"],"destination":"c"}`, mine...)
+	compose(401, `{"code":401,`, `{"source_paths":["a"],"destination":"c"}`)
+	compose(413, `{"code":413,`, `{"source_paths":["a"`+strings.Repeat(`,"a"`, 1000)+`],"destination":"c"}`, mine...)
+	call(200, "0123456789", "GET", "/files?path=a", "", mine...)
+	compose(200, `{"path":"/home/user/new/c","name":"c","type":"file"}`, `{"source_paths":["a","/tmp/b","a"],"destination":"new/c"}`, mine...)
+	if got := call(200, "", "GET", "/files?path=new/c", "", mine...); got != "0123456789abc0123456789" {
+		t.Errorf("it is composed as %q", got)
+	}
+	call(404, "", "GET", "/files?path=a", "", mine...)
+	compose(400, `{"code":400,`, `{"source_paths":["new/c"],"destination":"/home/user/new/c"}`, mine...)
+
+	call(507, `{"code":507,`, "POST", "/files?path=large", strings.Repeat("x", 24<<20), octets...)
+	call(404, "", "GET", "/files?path=large", "", mine...)
+	call(200, "", "POST", "/files?path=/tmp/b", strings.Repeat("x", 6<<20), octets...)
+	call(200, "", "POST", "/files?path=a", strings.Repeat("x", 6<<20), octets...)
+	compose(507, `{"code":507,`, `{"source_paths":["a","/tmp/b"],"destination":"new/c"}`, mine...)
+	call(200, "0123456789abc", "GET", "/files?path=new/c", "", mine...)
+}

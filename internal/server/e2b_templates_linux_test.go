@@ -1,0 +1,226 @@
+package server_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/server"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
+)
+
+// builder requests builds of E2B's templates with a key.
+type builder struct {
+	t        *testing.T
+	s        *served
+	url, key string
+}
+
+func (b builder) call(status int, text, method, path, body string) string {
+	b.t.Helper()
+	return b.s.e2bCall(b.t, status, text, method, b.url+path, body, "X-API-KEY", b.key)
+}
+
+// plain has the server listen on loopback, without TLS.
+func (s *served) plain() {
+	s.t.Helper()
+	s.tcp = testkit.Address(s.t)
+	s.settings.Listen = append(s.settings.Listen, server.Listen{Address: server.Address{Network: "tcp", Host: s.tcp}, Service: server.DefaultService})
+}
+
+// request requests a build and returns its ID.
+func (b builder) request(name string) string {
+	b.t.Helper()
+	var made struct{ BuildID string }
+	if err := json.Unmarshal([]byte(b.call(202, "", "POST", "/v3/templates", fmt.Sprintf(`{"name":%q}`, name))), &made); err != nil || made.BuildID == "" {
+		b.t.Fatal(made, err)
+	}
+	return made.BuildID
+}
+
+// upload sends an archive for the build of a template that waits.
+func (b builder) upload(name, hash string, archive []byte) {
+	b.t.Helper()
+	var link struct{ URL string }
+	if err := json.Unmarshal([]byte(b.call(201, `"present":false`, "GET", "/templates/"+name+"/files/"+hash, "")), &link); err != nil {
+		b.t.Fatal(err)
+	}
+	b.s.e2bCall(b.t, 200, "", "PUT", link.URL, string(archive))
+	b.call(201, `"present":true`, "GET", "/templates/"+name+"/files/"+hash, "")
+}
+
+// start starts a build that waits.
+func (b builder) start(name, id, steps string) {
+	b.t.Helper()
+	b.call(202, "", "POST", "/v2/templates/"+name+"/builds/"+id, `{"fromTemplate":"base","steps":[`+steps+`]}`)
+}
+
+// wait waits for the end of a build, which has a status and a text in what it says.
+func (b builder) wait(name, id, status, text string) {
+	b.t.Helper()
+	var last string
+	testkit.Until(b.t, "the build ends", func() bool {
+		last = b.call(200, "", "GET", "/templates/"+name+"/builds/"+id+"/status", "")
+		return strings.Contains(last, `"status":"ready"`) || strings.Contains(last, `"status":"error"`)
+	})
+	if !strings.Contains(last, `"status":"`+status+`"`) || !strings.Contains(last, text) {
+		b.t.Errorf("the build of %s: %s, want %s and %s", name, last, status, text)
+	}
+}
+
+// sandboxes returns how many sandboxes the namespace has, builds included.
+func (b builder) sandboxes() int {
+	b.t.Helper()
+	_, body, _ := b.s.get("GET", "http://"+b.s.tcp+"/v1/sandboxes", b.key, "")
+	var list v1.SandboxList
+	if err := json.Unmarshal([]byte(body), &list); err != nil {
+		b.t.Fatal(err, body)
+	}
+	return len(list.Sandboxes)
+}
+
+// archived returns an archive with entries.
+func archived(t *testing.T, entries ...tar.Header) []byte {
+	t.Helper()
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	for _, h := range entries {
+		h.Mode = 0o644
+		if h.Typeflag == tar.TypeReg {
+			h.Size = 1
+		}
+		err := w.WriteHeader(&h)
+		if err == nil && h.Typeflag == tar.TypeReg {
+			_, err = w.Write([]byte("x"))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return buf.Bytes()
+}
+
+// Templates belong to the namespace of the key that built them. What a build is given is used inside its sandbox only, and nothing is
+// left of it but the image.
+func TestE2BTemplates(t *testing.T) {
+	s := newServed(t)
+	s.plain()
+	url, key := s.withE2B()
+	b := builder{t, s, url, key}
+	other := builder{t, s, url, s.keyOf("other", "")}
+
+	for body, want := range map[string]string{
+		`{"name":"base"}`: `"code":409`, `{"name":"a/b"}`: `"code":400`, `{}`: `"code":400`, `{"name":"../x"}`: `"code":400`,
+		`{"name":"x:v1"}`: `"code":501`, `{"name":"x","tags":["v1"]}`: `"code":501`, `{"name":"x","cpuCount":-1}`: `"code":400`,
+	} {
+		status := map[string]int{`"code":409`: 409, `"code":400`: 400, `"code":501`: 501}[want]
+		b.call(status, want, "POST", "/v3/templates", body)
+	}
+
+	// One that works, and what others see of it.
+	id := b.request("mine")
+	b.upload("mine", "aa", archived(t, tar.Header{Typeflag: tar.TypeReg, Name: "f"}))
+	one := "/v2/templates/mine/builds/" + id
+	for body, status := range map[string]int{
+		`{"fromTemplate":"base","steps":[{"type":"ADD","args":["a","b"]}]}`:                                                           400,
+		`{"fromTemplate":"base","steps":[{"type":"COPY","args":["a","b"],"filesHash":"../x"}]}`:                                       400,
+		`{"fromTemplate":"base","steps":[{"type":"ENV","args":["a"]}]}`:                                                               400,
+		`{"fromTemplate":"base","steps":[` + strings.Repeat(`{"type":"USER","args":["a"]},`, 1000) + `{"type":"USER","args":["a"]}]}`: 413,
+		`{"fromImage":"x","fromImageRegistry":{"type":"registry"}}`:                                                                   501,
+	} {
+		b.call(status, fmt.Sprintf(`{"code":%d,`, status), "POST", one, body)
+	}
+	other.call(404, `{"code":404,`, "POST", one, `{"fromTemplate":"base"}`)
+	other.call(404, `{"code":404,`, "GET", "/templates/mine/files/aa", "")
+	other.call(404, `{"code":404,`, "GET", "/templates/mine/builds/"+id+"/status", "")
+	b.start("mine", id, `{"type":"COPY","args":["f","/home/user/f"],"filesHash":"aa"},{"type":"RUN","args":["cat f"]}`)
+	b.wait("mine", id, "ready", `"message":"x"`)
+	b.call(409, `{"code":409,`, "POST", one, `{"fromTemplate":"base"}`)
+	b.call(200, `"templateID":"mine"`, "GET", "/templates/aliases/mine", "")
+	b.call(200, `"templateID":"mine"`, "GET", "/templates", "")
+	other.call(404, `{"code":404,`, "GET", "/templates/aliases/mine", "")
+	other.call(200, `[]`, "GET", "/templates", "")
+	other.call(404, `no image has the alias`, "POST", "/v2/sandboxes", `{"templateID":"mine"}`)
+	other.call(404, `{"code":404,`, "DELETE", "/templates/mine", "")
+	var made struct{ SandboxID, EnvdAccessToken string }
+	if err := json.Unmarshal([]byte(b.call(201, `"templateID":"mine"`, "POST", "/v2/sandboxes", `{"templateID":"mine"}`)), &made); err != nil {
+		t.Fatal(err)
+	}
+	s.e2bCall(t, 200, "x", "GET", url+"/files?path=f", "", "X-Access-Token", made.EnvdAccessToken)
+
+	// The URL of an upload is good for nothing else, and no other token for an upload.
+	waits := b.request("tokens")
+	var link struct{ URL string }
+	if err := json.Unmarshal([]byte(b.call(201, "", "GET", "/templates/tokens/files/aa", "")), &link); err != nil {
+		t.Fatal(err)
+	}
+	plain, token, _ := strings.Cut(link.URL, "?token=")
+	s.e2bCall(t, 401, `{"code":401,`, "PUT", plain, "x")
+	s.e2bCall(t, 401, `{"code":401,`, "PUT", plain+"?token="+made.EnvdAccessToken, "x")
+	s.e2bCall(t, 401, `{"code":401,`, "PUT", link.URL+"x", "x")
+	s.e2bCall(t, 400, `{"code":400,`, "PUT", strings.Replace(link.URL, "/aa", "/..%2fx", 1), "x")
+	s.e2bCall(t, 502, `the sandbox was not found`, "GET", url+"/files?path=archive-aa", "", "X-Access-Token", token)
+	b.start("tokens", waits, `{"type":"COPY","args":["f","/home/user/f"],"filesHash":"aa"}`)
+	b.wait("tokens", waits, "error", "were not uploaded")
+
+	// Hostile archives are refused by the sandbox in which they are unpacked, and the template is not there.
+	for i, h := range []tar.Header{
+		{Typeflag: tar.TypeReg, Name: "../../home/user/evil"},
+		{Typeflag: tar.TypeChar, Name: "device", Devmajor: 1, Devminor: 3},
+		{Typeflag: tar.TypeLink, Name: "link", Linkname: "/etc/passwd"},
+	} {
+		name := fmt.Sprint("hostile", i)
+		id := b.request(name)
+		b.upload(name, "bb", archived(t, h, tar.Header{Typeflag: tar.TypeReg, Name: "f"}))
+		b.start(name, id, `{"type":"COPY","args":["*","/home/user/d/"],"filesHash":"bb"}`)
+		b.wait(name, id, "error", `"step":"1"`)
+		b.call(404, `{"code":404,`, "GET", "/templates/aliases/"+name, "")
+	}
+	cut := b.request("cut")
+	b.upload("cut", "cc", archived(t, tar.Header{Typeflag: tar.TypeReg, Name: "f"})[:512])
+	b.start("cut", cut, `{"type":"COPY","args":["f","/home/user/d/"],"filesHash":"cc"}`)
+	b.wait("cut", cut, "error", `"step":"1"`)
+
+	b.call(204, "", "DELETE", "/sandboxes/"+made.SandboxID, "")
+	testkit.Until(t, "the sandboxes of builds are removed", func() bool { return b.sandboxes() == 0 })
+	b.call(204, "", "DELETE", "/templates/mine", "")
+	b.call(404, "no image has the alias", "POST", "/v2/sandboxes", `{"templateID":"mine"}`)
+}
+
+// Builds are bounded for each namespace. One that runs when the server ends leaves no template, and its sandboxes are removed.
+func TestE2BBuildsAreBounded(t *testing.T) {
+	s := newServed(t)
+	s.plain()
+	url, key := s.withE2B()
+	b := builder{t, s, url, key}
+	endless := b.request("endless")
+	second := b.request("endless")
+	b.start("endless", endless, `{"type":"RUN","args":["yes; sleep 1000"]}`)
+	b.call(409, "another build of the template", "POST", "/v2/templates/endless/builds/"+second, `{"fromTemplate":"base"}`)
+	for i := range 7 { // of which the last takes the place of the oldest that waits
+		name := fmt.Sprint("more", i)
+		b.start(name, b.request(name), `{"type":"RUN","args":["sleep 1000"]}`)
+	}
+	b.call(404, `"message":"the build is not known`, "GET", "/templates/endless/builds/"+second+"/status", "")
+	b.call(403, `{"code":403,"message":"8 builds of this namespace`, "POST", "/v3/templates", `{"name":"ninth"}`)
+	if answer := b.call(200, `"status":"building"`, "GET", "/templates/endless/builds/"+endless+"/status?logsOffset=-1", ""); strings.Count(answer, `"level"`) > 100 {
+		t.Errorf("the status has %d bytes", len(answer))
+	}
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	s.start()
+	b.call(404, `"message":"the build is not known`, "GET", "/templates/endless/builds/"+endless+"/status", "")
+	b.request("next") // which removes what is left of those before
+	if n := b.sandboxes(); n != 1 {
+		t.Errorf("%d sandboxes are there", n)
+	}
+	b.call(404, `{"code":404,`, "GET", "/templates/aliases/endless", "")
+}

@@ -1,0 +1,651 @@
+package server_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/fxamacker/cbor/v2"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
+)
+
+// agentClient is a client of microsandbox's agent channel.
+type agentClient struct {
+	t    testing.TB
+	conn net.Conn
+	id   uint32
+}
+
+// agentFrame is a frame from the server, with the values of its payload.
+type agentFrame struct {
+	id   uint32
+	flag byte
+	kind string
+	p    map[string]any
+}
+
+// agent opens the agent channel of a sandbox.
+func agent(t testing.TB, url, key, sandbox string) *agentClient {
+	t.Helper()
+	conn, _, err := websocket.Dial(t.Context(), url+"/v1/sandboxes/"+sandbox+"/agent", &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + key}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.SetReadLimit(-1)
+	a := &agentClient{t: t, conn: websocket.NetConn(t.Context(), conn, websocket.MessageBinary)}
+	t.Cleanup(func() { _ = a.conn.Close() })
+	var ids [8]byte
+	if _, err := io.ReadFull(a.conn, ids[:]); err != nil {
+		t.Fatal(err)
+	}
+	first, end := binary.BigEndian.Uint32(ids[:]), binary.BigEndian.Uint32(ids[4:])
+	if first == 0 || first >= end || end <= 4<<20 {
+		t.Errorf("the IDs are %d to %d, which clients take for those of an old server", first, end)
+	}
+	if f := a.next(); f.kind != "core.ready" || f.id != 0 {
+		t.Errorf("the first frame is %+v", f)
+	}
+	return a
+}
+
+// next returns the next frame.
+func (a *agentClient) next() agentFrame {
+	a.t.Helper()
+	f, err := a.read()
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return f
+}
+
+func (a *agentClient) read() (agentFrame, error) {
+	var head [9]byte
+	if _, err := io.ReadFull(a.conn, head[:]); err != nil {
+		return agentFrame{}, err
+	}
+	body := make([]byte, binary.BigEndian.Uint32(head[:])-5)
+	if _, err := io.ReadFull(a.conn, body); err != nil {
+		return agentFrame{}, err
+	}
+	var e struct {
+		V uint64 `cbor:"v"`
+		T string `cbor:"t"`
+		P []byte `cbor:"p"`
+	}
+	f := agentFrame{id: binary.BigEndian.Uint32(head[4:]), flag: head[8]}
+	err := cbor.Unmarshal(body, &e)
+	if f.kind = e.T; err == nil {
+		var m map[any]any
+		err = cbor.Unmarshal(e.P, &m)
+		f.p, _ = plain(m).(map[string]any)
+	}
+	return f, err
+}
+
+// plain turns maps with any keys into those with texts.
+func plain(v any) any {
+	switch v := v.(type) {
+	case map[any]any:
+		m := map[string]any{}
+		for k, x := range v {
+			m[fmt.Sprint(k)] = plain(x)
+		}
+		return m
+	case []any:
+		for i := range v {
+			v[i] = plain(v[i])
+		}
+	}
+	return v
+}
+
+// send sends a frame.
+func (a *agentClient) send(id uint32, kind string, payload any) {
+	a.t.Helper()
+	p, err := cbor.Marshal(payload)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	body, err := cbor.Marshal(map[string]any{"v": 9, "t": kind, "p": p})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	head := binary.BigEndian.AppendUint32(nil, uint32(5+len(body)))
+	head = append(binary.BigEndian.AppendUint32(head, id), 0)
+	if _, err := a.conn.Write(append(head, body...)); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// start sends a request and returns its ID.
+func (a *agentClient) start(kind string, payload any) uint32 {
+	a.t.Helper()
+	a.id++
+	a.send(a.id, kind, payload)
+	return a.id
+}
+
+// rest returns what comes to the end of an operation: all data of each kind, and the last frame.
+func (a *agentClient) rest(id uint32) (data map[string]string, last agentFrame) {
+	a.t.Helper()
+	data = map[string]string{}
+	for {
+		f := a.next()
+		if f.id != id {
+			a.t.Fatalf("a frame of %d, not %d: %+v", f.id, id, f)
+		}
+		if b, ok := f.p["data"].([]byte); ok {
+			data[f.kind] += string(b)
+		} else if f.kind == "core.exec.started" {
+			data[f.kind] = fmt.Sprint(f.p["pid"])
+		}
+		if f.flag&1 != 0 {
+			return data, f
+		}
+	}
+}
+
+// msi is a map of a message.
+type msi = map[string]any
+
+// shell runs a script, whose standard input is empty.
+func (a *agentClient) shell(script string, more msi) (out, errs string, last agentFrame) {
+	a.t.Helper()
+	req := msi{"cmd": "/bin/sh", "args": []string{"-c", script}}
+	for k, v := range more {
+		req[k] = v
+	}
+	data, last := a.rest(a.start("core.exec.request", req))
+	return data["core.exec.stdout"], data["core.exec.stderr"], last
+}
+
+// fs carries out an operation on files, and returns its result.
+func (a *agentClient) fs(op string, args msi) (data any, failed string) {
+	a.t.Helper()
+	_, last := a.rest(a.start("core.fs.request", msi{"op": msi{op: args}}))
+	if last.kind != "core.fs.response" {
+		a.t.Fatalf("%s: %+v", op, last)
+	}
+	if last.p["ok"] != true {
+		return nil, fmt.Sprint(last.p["error"])
+	}
+	if m, ok := last.p["data"].(map[string]any); ok {
+		for _, v := range m {
+			return v, ""
+		}
+	}
+	return nil, ""
+}
+
+// agentBox makes a sandbox for a key, and opens its agent channel.
+func (s *served) agentBox(url, key string) (sandpit.Sandbox, *agentClient) {
+	s.t.Helper()
+	c := s.with(key)
+	s.t.Cleanup(func() { _ = c.Close() })
+	sb := create(s.t, c, "one")
+	return sb, agent(s.t, url, key, sb.ID())
+}
+
+// Programs run on the agent channel: with arguments, environment, directory and input, as foreground programs that are signaled
+// as a group, with terminals, and those that can't be started say why.
+func TestAgentPrograms(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withMicrosandbox()
+	_, a := s.agentBox(url, key)
+
+	out, errs, last := a.shell(`echo "$A $PWD"; echo oops >&2; exit 3`, msi{"env": []string{"A=b"}, "cwd": "/tmp"})
+	if out != "b /tmp\n" || errs != "oops\n" || last.kind != "core.exec.exited" || last.p["code"] != uint64(3) {
+		t.Errorf("%q %q %+v", out, errs, last)
+	}
+	if out, _, last := a.shell("head -c 3000000 /dev/zero; ulimit -n", msi{"rlimits": []msi{{"resource": "nofile", "soft": 64, "hard": 64}}}); len(out) != 3000003 || !strings.HasSuffix(out, "\x0064\n") {
+		t.Errorf("%d bytes, %+v", len(out), last)
+	}
+	for name, x := range map[string]struct {
+		req        msi
+		kind, text string
+	}{
+		"missing":          {msi{"cmd": "nonesuch"}, "not_found", `"nonesuch" was not found in PATH`},
+		"not executable":   {msi{"cmd": "/etc/passwd"}, "permission_denied", "permission denied"},
+		"no directory":     {msi{"cmd": "true", "cwd": "/nonesuch"}, "bad_cwd", "no such file"},
+		"no user":          {msi{"cmd": "true", "user": "nonesuch"}, "user_setup_failed", ""},
+		"a NUL":            {msi{"cmd": "true", "args": []string{"a\x00b"}}, "bad_args", "NUL"},
+		"a limit":          {msi{"cmd": "true", "rlimits": []msi{{"resource": "cpu", "soft": 1, "hard": 1}}}, "resource_limit", `"cpu"`},
+		"too long a limit": {msi{"cmd": "true", "rlimits": []msi{{"resource": "nofile", "soft": 9, "hard": 1}}}, "bad_args", "nofile"},
+	} {
+		data, last := a.rest(a.start("core.exec.request", x.req))
+		if last.kind != "core.exec.failed" || last.p["kind"] != x.kind || !strings.Contains(fmt.Sprint(last.p["message"]), x.text) || len(data) > 0 {
+			t.Errorf("%s: %+v, want %s: %s", name, last, x.kind, x.text)
+		}
+	}
+
+	// Input, in pieces, to its end.
+	id := a.start("core.exec.request", msi{"cmd": "cat"})
+	a.send(id, "core.exec.stdin", msi{"data": []byte("one ")})
+	a.send(id, "core.exec.stdin", msi{"data": cbor.Tag{Number: 64, Content: []byte("two")}}) // as cbor-x does
+	a.send(id, "core.exec.stdin", msi{"data": []byte{}})
+	if data, last := a.rest(id); data["core.exec.stdout"] != "one two" || last.p["code"] != uint64(0) || data["core.exec.started"] == "0" {
+		t.Errorf("%q %+v", data, last)
+	}
+	id = a.start("core.exec.request", msi{"cmd": "/bin/sh", "args": []string{"-c", "exec <&-; echo closed; sleep 1000"}})
+	a.next() // started
+	if f := a.next(); string(f.p["data"].([]byte)) != "closed\n" {
+		t.Errorf("%+v", f)
+	}
+	for refused := false; !refused; { // the first input is only then on its way
+		a.send(id, "core.exec.stdin", msi{"data": []byte("x")})
+		ping := a.start("core.ping", msi{})
+		for f := a.next(); f.id != ping; f = a.next() {
+			if refused = f.kind == "core.exec.stdin.error" && f.p["errno_name"] == "EPIPE"; !refused {
+				t.Fatalf("input that is closed: %+v", f)
+			}
+		}
+	}
+	// A signal overtakes input, reaches the group, and kills the tree.
+	a.send(id, "core.exec.signal", msi{"signal": 15})
+	if _, last := a.rest(id); last.p["code"] != uint64(128+15) {
+		t.Errorf("after SIGTERM: %+v", last)
+	}
+	id = a.start("core.exec.request", msi{"cmd": "sleep", "args": []string{"1000"}})
+	a.next()
+	for range 20 {
+		a.send(id, "core.exec.stdin", msi{"data": make([]byte, 32<<10)}) // which nobody reads
+	}
+	a.send(id, "core.exec.signal", msi{"signal": 9})
+	if _, last := a.rest(id); last.p["code"] != uint64(128+9) {
+		t.Errorf("after SIGKILL: %+v", last)
+	}
+
+	// A terminal.
+	id = a.start("core.exec.request", msi{"cmd": "/bin/sh", "args": []string{"-c", "stty size; read x; stty size; echo $TERM"}, "tty": true, "rows": 10, "cols": 20, "env": []string{"TERM=vt100"}})
+	var got string
+	for !strings.Contains(got, "\n") {
+		if f := a.next(); f.kind == "core.exec.stdout" {
+			got += string(f.p["data"].([]byte))
+		}
+	}
+	a.send(id, "core.exec.resize", msi{"rows": 30, "cols": 40})
+	a.send(a.start("core.ping", msi{}), "core.touch", msi{})
+	if f := a.next(); f.kind != "core.pong" {
+		t.Errorf("%+v", f)
+	}
+	if f := a.next(); f.kind != "core.touched" || f.p["activity_seq"] != uint64(1) {
+		t.Errorf("%+v", f)
+	}
+	a.send(id, "core.exec.stdin", msi{"data": []byte("\n")})
+	data, _ := a.rest(id)
+	if got += data["core.exec.stdout"]; !strings.HasPrefix(got, "10 20\r\n") || !strings.HasSuffix(got, "30 40\r\nvt100\r\n") {
+		t.Errorf("the terminal: %q", got)
+	}
+}
+
+// Every operation on files does what it does in the real agent, and its errors have the texts that clients read.
+func TestAgentFiles(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withMicrosandbox()
+	_, a := s.agentBox(url, key)
+	do := func(want any, failed, op string, args msi) any {
+		t.Helper()
+		got, err := a.fs(op, args)
+		if want != nil && fmt.Sprint(got) != fmt.Sprint(want) || err != failed {
+			t.Errorf("%s %v: %v %q, want %v %q", op, args, got, err, want, failed)
+		}
+		return got
+	}
+	const missing = "No such file or directory (os error 2)"
+	do(nil, "", "Mkdir", msi{"path": "/tmp/d/e", "mode": 0o750})
+	do(nil, "", "Mkdir", msi{"path": "/tmp/d/e"})
+	write := func(path, content string, options msi) string {
+		t.Helper()
+		h, err := a.fs("OpenFile", msi{"path": path, "options": options})
+		if err != "" {
+			return err
+		}
+		id := a.start("core.fs.request", msi{"op": msi{"Write": msi{"handle": h, "offset": 0, "len": len(content)}}})
+		for _, part := range []string{content[:len(content)/2], content[len(content)/2:]} {
+			if part != "" {
+				a.send(id, "core.fs.data", msi{"data": []byte(part)})
+			}
+		}
+		a.send(id, "core.fs.data", msi{"data": []byte{}})
+		_, last := a.rest(id)
+		do(nil, "", "CloseHandle", msi{"handle": h})
+		if last.p["ok"] != true {
+			return fmt.Sprint(last.p["error"])
+		}
+		return ""
+	}
+	read := func(path string, offset int, length any) string {
+		t.Helper()
+		h := do(nil, "", "OpenFile", msi{"path": path, "options": msi{"read": true}})
+		data, last := a.rest(a.start("core.fs.request", msi{"op": msi{"Read": msi{"handle": h, "offset": offset, "len": length}}}))
+		if last.p["ok"] != true {
+			t.Errorf("reading %s: %+v", path, last)
+		}
+		do(nil, "", "CloseHandle", msi{"handle": h})
+		do(nil, fmt.Sprintf("close: invalid handle: %v", h), "CloseHandle", msi{"handle": h})
+		return data["core.fs.data"]
+	}
+	create := msi{"write": true, "create": true, "truncate": true}
+	large := strings.Repeat("0123456789", 500_000)
+	for _, content := range []string{"", "short", large, "less"} {
+		if err := write("/tmp/d/f", content, create); err != "" {
+			t.Errorf("writing %d bytes: %s", len(content), err)
+		}
+		if got := read("/tmp/d/f", 0, nil); got != content {
+			t.Errorf("wrote %d bytes, read %d", len(content), len(got))
+		}
+	}
+	if got := read("/tmp/d/f", 1, 2); got != "es" {
+		t.Errorf("a part: %q", got)
+	}
+	if err := write("/tmp/d/f", "+", msi{"append": true}); err != "" || read("/tmp/d/f", 0, nil) != "less+" {
+		t.Errorf("appending: %s", err)
+	}
+	for options, want := range map[string]string{"create_new": "open: File exists (os error 17)", "read": "open: " + missing, "write": "open: " + missing} {
+		path := "/tmp/d/none"
+		if options == "create_new" {
+			path = "/tmp/d/f"
+		}
+		if _, err := a.fs("OpenFile", msi{"path": path, "options": msi{options: true, "write": true}}); err != want {
+			t.Errorf("%s: %q, want %q", options, err, want)
+		}
+	}
+	do(nil, "open: Is a directory (os error 21)", "OpenFile", msi{"path": "/tmp/d", "options": create})
+	do(nil, "open: "+missing, "OpenFile", msi{"path": "/tmp/none/x", "options": create})
+
+	do(nil, "", "Symlink", msi{"target": "f", "link_path": "/tmp/d/l"})
+	do("f", "", "ReadLink", msi{"path": "/tmp/d/l"})
+	do("/tmp/d/f", "", "RealPath", msi{"path": "/tmp/../tmp/d/e/.././l"})
+	do("/tmp/d/new", "", "RealPath", msi{"path": "tmp/d/new"})
+	do(nil, "realpath: "+missing, "RealPath", msi{"path": "/tmp/none/new"})
+	do(nil, "", "Symlink", msi{"target": "loop", "link_path": "/tmp/d/loop"})
+	do(nil, "realpath: Too many levels of symbolic links (os error 40)", "RealPath", msi{"path": "/tmp/d/loop"})
+	do(nil, "", "Remove", msi{"path": "/tmp/d/loop"})
+	i := do(nil, "", "Stat", msi{"path": "/tmp/d/l", "follow_symlink": true}).(map[string]any)
+	if i["kind"] != "file" || i["size"] != uint64(5) || i["path"] != "/tmp/d/l" || i["mode"] != uint64(0o100644) {
+		t.Errorf("%v", i)
+	}
+	if i := do(nil, "", "Stat", msi{"path": "/tmp/d/l", "follow_symlink": false}).(map[string]any); i["kind"] != "symlink" {
+		t.Errorf("%v", i)
+	}
+	do(nil, "stat: "+missing, "Stat", msi{"path": "/tmp/none", "follow_symlink": true})
+	do(nil, "", "SetStat", msi{"path": "/tmp/d/f", "follow_symlink": true, "attrs": msi{"mode": 0o600}})
+	if i := do(nil, "", "Stat", msi{"path": "/tmp/d/f", "follow_symlink": true}).(map[string]any); i["mode"] != uint64(0o100600) {
+		t.Errorf("%v", i)
+	}
+	names := func(list any) (all string) {
+		for _, e := range list.([]any) {
+			all += e.(map[string]any)["path"].(string) + " " + e.(map[string]any)["kind"].(string) + "\n"
+		}
+		return all
+	}
+	const all = "/tmp/d/e dir\n/tmp/d/f file\n/tmp/d/l symlink\n"
+	if got := names(do(nil, "", "List", msi{"path": "/tmp/d"})); got != all {
+		t.Error(got)
+	}
+	h := do(nil, "", "OpenDir", msi{"path": "/tmp/d"})
+	var got string
+	for n := 1; n > 0; {
+		part := do(nil, "", "ReadDir", msi{"handle": h, "limit": 2})
+		got, n = got+names(part), len(part.([]any))
+	}
+	if got != all {
+		t.Error(got)
+	}
+	do(nil, fmt.Sprintf("read: handle %v is a directory", h), "Read", msi{"handle": h, "offset": 0})
+	do(nil, "readdir: Not a directory (os error 20)", "List", msi{"path": "/tmp/d/f"})
+
+	do(nil, "", "Copy", msi{"src": "/tmp/d/l", "dst": "/tmp/d/c"})
+	do(nil, "", "Rename", msi{"src": "/tmp/d/c", "dst": "/tmp/d/r"})
+	if got := read("/tmp/d/r", 0, nil); got != "less+" {
+		t.Errorf("the copy: %q", got)
+	}
+	do(nil, "remove: Is a directory (os error 21)", "Remove", msi{"path": "/tmp/d"})
+	do(nil, "remove: "+missing, "Remove", msi{"path": "/tmp/none"})
+	do(nil, "remove_dir: Not a directory (os error 20)", "RemoveDir", msi{"path": "/tmp/d/f", "recursive": true})
+	do(nil, "remove_dir: Directory not empty (os error 39)", "RemoveDir", msi{"path": "/tmp/d", "recursive": false})
+	do(nil, "", "Remove", msi{"path": "/tmp/d/l"})
+	do(nil, "", "RemoveDir", msi{"path": "/tmp/d", "recursive": true})
+	do(nil, "remove_dir: "+missing, "RemoveDir", msi{"path": "/tmp/d", "recursive": true})
+	do(nil, `the operation "Mount" is not supported`, "Mount", msi{})
+}
+
+// Ports of the sandbox can be connected to on the agent channel; others can't.
+func TestAgentPorts(t *testing.T) {
+	testkit.NeedProgram(t, "python3")
+	s := newServed(t)
+	url, key := s.withMicrosandbox()
+	_, a := s.agentBox(url, key)
+	id := a.start("core.exec.request", msi{"cmd": "python3", "args": []string{"-c", `
+import socket
+s = socket.create_server(("127.0.0.1", 0))
+print(s.getsockname()[1], flush=True)
+c = s.accept()[0]
+data = b""
+while part := c.recv(1 << 16): data += part
+c.sendall(data[::-1])
+`}})
+	a.next() // started
+	f := a.next()
+	if f.kind != "core.exec.stdout" {
+		t.Fatalf("%+v", f)
+	}
+	var port int
+	if _, err := fmt.Sscan(string(f.p["data"].([]byte)), &port); err != nil {
+		t.Fatal(err)
+	}
+	tcp := a.start("core.tcp.connect", msi{"host": "localhost", "port": port})
+	if f := a.next(); f.kind != "core.tcp.connected" {
+		t.Fatalf("%+v", f)
+	}
+	a.send(tcp, "core.tcp.data", msi{"data": []byte("abc")})
+	a.send(tcp, "core.tcp.eof", msi{})
+	seen := map[string]string{}
+	for range 4 { // data, eof, closed and the end of the program
+		f := a.next()
+		data, _ := f.p["data"].([]byte)
+		seen[f.kind] += string(data)
+	}
+	if seen["core.tcp.data"] != "cba" || len(seen) != 4 {
+		t.Errorf("%q, and the program %d", seen, id)
+	}
+	for host, want := range map[string]string{"127.0.0.1": "", "example.com": "only ports of the sandbox itself"} {
+		if _, last := a.rest(a.start("core.tcp.connect", msi{"host": host, "port": 1})); last.kind != "core.tcp.failed" || !strings.Contains(fmt.Sprint(last.p["error"]), want) {
+			t.Errorf("%s: %+v", host, last)
+		}
+	}
+	if _, last := a.rest(a.start("core.tcp.connect", msi{"host": "localhost", "port": 0})); last.kind != "core.tcp.failed" {
+		t.Errorf("%+v", last)
+	}
+
+	// A port that says and reads nothing holds nothing up when the client leaves.
+	a.start("core.exec.request", msi{"cmd": "python3", "args": []string{"-c", `
+import socket, time
+s = socket.create_server(("127.0.0.1", 0))
+print(s.getsockname()[1], flush=True)
+time.sleep(1000)
+`}})
+	a.next()
+	if _, err := fmt.Sscan(string(a.next().p["data"].([]byte)), &port); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		tcp = a.start("core.tcp.connect", msi{"host": "localhost", "port": port})
+		if f := a.next(); f.kind != "core.tcp.connected" {
+			t.Fatalf("%+v", f)
+		}
+	}
+	for range 8 {
+		a.send(tcp, "core.tcp.data", msi{"data": make([]byte, 1<<20)})
+	}
+	_ = a.conn.Close()
+	testkit.Until(t, "the channel has ended", func() bool { return s.figure("sandpit_open_streams") == 0 })
+}
+
+// What is done on an agent channel is recorded as requests are, before it is done, and needs the sandbox's own key.
+func TestAgentIsAudited(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withMicrosandbox()
+	sb, a := s.agentBox(url, key)
+	a.shell("true", nil)
+	a.fs("Remove", msi{"path": "/tmp/none"})
+	a.fs("List", msi{"path": "/"})
+	a.rest(a.start("core.tcp.connect", msi{"host": "localhost", "port": 1}))
+	_ = a.conn.Close()
+	admin := s.unix()
+	defer admin.Close()
+	for action, want := range map[string]string{
+		"exec": `program "/bin/sh" with 2 arguments`, "changeFiles": "Remove /tmp/none", "readFiles": "List /", "connectPort": "localhost:1", "agent": "",
+	} {
+		var list v1.AuditList
+		testkit.Until(t, action+" is recorded", func() bool {
+			list = v1.AuditList{}
+			err := admin.Call(t.Context(), "GET", "/v1/audit?action=microsandbox."+action, nil, &list)
+			return err == nil && slices.ContainsFunc(list.Entries, func(e v1.Audit) bool { return e.Phase == "end" })
+		})
+		e := list.Entries[0]
+		if wantEntries := map[bool]int{true: 2, false: 1}[action == "exec" || action == "changeFiles" || action == "connectPort"]; len(list.Entries) != wantEntries || e.Detail != want || e.Sandbox != sb.ID() || e.Namespace != "microsandbox" {
+			t.Errorf("%s: %+v", action, list.Entries)
+		}
+	}
+	for name, x := range map[string]struct {
+		key, sandbox string
+		want         int
+	}{
+		"another key": {s.keyOf("other", ""), sb.ID(), 404}, "no key": {"", sb.ID(), 401}, "its name": {key, sb.Name(), 404}, "none": {key, "nonesuch", 404},
+	} {
+		_, resp, err := websocket.Dial(t.Context(), url+"/v1/sandboxes/"+x.sandbox+"/agent", &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + x.key}}})
+		if err == nil || resp.StatusCode != x.want {
+			t.Errorf("%s: %v %v", name, resp, err)
+		}
+	}
+	if status, got, _ := s.get("GET", url+"/v1/sandboxes/"+sb.ID()+"/agent", key, ""); status != 426 {
+		t.Errorf("without a WebSocket: %d %s", status, got)
+	}
+}
+
+// A program goes on when its client goes. The channel ends with its key, and with the server.
+func TestAgentEnds(t *testing.T) {
+	s := newServed(t)
+	url, _ := s.withMicrosandbox()
+	made := s.makeKey(v1.NewKey{Namespace: "microsandbox", Format: "microsandbox"})
+	sb, a := s.agentBox(url, made.Secret)
+	a.start("core.exec.request", msi{"cmd": "/bin/sh", "args": []string{"-c", "echo ready; until [ -e /tmp/go ]; do sleep 0.05; done; touch /tmp/done"}})
+	a.next()
+	a.next()
+	_ = a.conn.Close()
+	admin := s.unix()
+	defer admin.Close()
+	testkit.Until(t, "it is in the background", func() bool {
+		all, err := sb.Processes(t.Context())
+		return err == nil && len(all) == 1 && all[0].Background
+	})
+	b := agent(t, url, made.Secret, sb.ID())
+	b.shell("touch /tmp/go", nil)
+	testkit.Until(t, "it goes on", func() bool {
+		_, err := sb.Files().Stat(context.Background(), "/tmp/done")
+		return err == nil
+	})
+	b.start("core.exec.request", msi{"cmd": "sleep", "args": []string{"1000"}})
+	b.next()
+	if err := admin.Call(t.Context(), "DELETE", "/v1/keys/"+made.ID, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	_ = b.conn.SetReadDeadline(time.Now().Add(testkit.Patience))
+	if f, err := b.read(); err == nil {
+		t.Errorf("after its key was revoked: %+v", f)
+	}
+}
+
+// Frames of any bytes, in any order, harm nobody: what can't be understood is answered with an error, or ends the channel.
+func TestAgentHostile(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withMicrosandbox()
+	sb, a := s.agentBox(url, key)
+	random := rand.New(rand.NewPCG(1, 2))
+	kinds := []string{
+		"core.exec.request", "core.exec.stdin", "core.exec.signal", "core.exec.resize", "core.fs.request", "core.fs.data", "core.tcp.connect", "core.tcp.data", "core.tcp.eof", "core.tcp.close",
+		"core.ping", "core.touch", "core.error", "core.bulk.credit", "core.exec.exited", "x", "",
+	}
+	payloads := []any{
+		nil, 7, "text", []byte("bytes"),
+		msi{},
+		msi{"data": "text"},
+		msi{"data": []byte("x")},
+		msi{"cmd": 7},
+		msi{"cmd": "true"},
+		msi{"cmd": "true", "tty": true, "rows": 0},
+		msi{"signal": -1},
+		msi{"op": msi{}},
+		msi{"op": msi{"Stat": msi{}, "List": msi{}}},
+		msi{"op": msi{"Write": msi{"handle": 9}}},
+		msi{"op": msi{"OpenFile": msi{"path": "/tmp/x", "options": msi{"write": true, "create": true}}}},
+		msi{"op": msi{"Write": msi{"handle": 1, "offset": 0}}},
+		msi{"op": msi{"Read": msi{"handle": 1, "offset": uint64(1) << 63}}},
+		msi{"op": 7},
+		msi{"host": "localhost", "port": 1},
+		msi{"host": "x", "port": 70000},
+	}
+	go func() { // so that the server is not held up
+		for {
+			if _, err := a.read(); err != nil {
+				return
+			}
+		}
+	}()
+	for range 300 {
+		a.send(random.Uint32N(8), kinds[random.IntN(len(kinds))], payloads[random.IntN(len(payloads))])
+	}
+	_ = a.conn.Close()
+	for name, raw := range map[string][]byte{
+		"too long":    {0xff, 0xff, 0xff, 0xff, 0, 0, 0, 1, 0},
+		"too short":   {0, 0, 0, 4, 0, 0, 0, 1, 0},
+		"HTTP":        []byte("GET / HTTP/1.1\r\n\r\n"),
+		"half a head": {0, 0},
+	} {
+		b := agent(t, url, key, sb.ID())
+		if _, err := b.conn.Write(raw); err != nil {
+			t.Fatal(err)
+		}
+		if name != "half a head" {
+			if f, err := b.read(); err == nil {
+				t.Errorf("%s: %+v", name, f)
+			}
+		}
+		_ = b.conn.Close()
+	}
+	b := agent(t, url, key, sb.ID())
+	for name, x := range map[string]struct {
+		frame []byte
+		want  string
+	}{
+		"not CBOR":          {[]byte{0, 0, 0, 6, 0, 0, 0, 1, 0, 0xff}, "malformed_message"},
+		"without CBOR":      {[]byte{0, 0, 0, 6, 0, 0, 0, 1, 8, 1}, "invalid_flags"},
+		"a field twice":     {[]byte("\x00\x00\x00\x0c\x00\x00\x00\x01\x00\xa2\x61v\x01\x61v\x01"), "malformed_message"},
+		"without a type":    {[]byte("\x00\x00\x00\x09\x00\x00\x00\x01\x00\xa1\x61v\x01"), "malformed_message"},
+		"of unknown length": {[]byte("\x00\x00\x00\x0a\x00\x00\x00\x01\x00\xbf\x61v\x01\xff"), "malformed_message"},
+	} {
+		if _, err := b.conn.Write(x.frame); err != nil {
+			t.Fatal(err)
+		}
+		if f := b.next(); f.kind != "core.error" || f.p["kind"] != x.want {
+			t.Errorf("%s: %+v, want %s", name, f, x.want)
+		}
+	}
+	if out, _, _ := b.shell("echo alive", nil); out != "alive\n" {
+		t.Errorf("after all that: %q", out)
+	}
+	testkit.Until(t, "the other channels have ended", func() bool { return s.figure("sandpit_open_streams") == 1 })
+}

@@ -1,0 +1,289 @@
+package server_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/dialect"
+	"github.com/sandpit-dev/sandpit/internal/dialect/microsandbox"
+	"github.com/sandpit-dev/sandpit/internal/network"
+	"github.com/sandpit-dev/sandpit/internal/server"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
+)
+
+// withMicrosandbox starts the server with a listener for microsandbox's APIs, and returns its URL and a key. It skips
+// the test where no sandbox can be made.
+func (s *served) withMicrosandbox() (url, key string) {
+	s.t.Helper()
+	at := testkit.Address(s.t)
+	s.settings.Listen = append(s.settings.Listen, server.Listen{Address: server.Address{Network: "tcp", Host: at}, Service: microsandbox.Name})
+	s.change = func(o *server.Options) {
+		o.Dialects, o.Network = []dialect.Dialect{microsandbox.New()}, network.InProcess{}
+	}
+	s.start()
+	c := s.unix()
+	defer c.Close()
+	create(s.t, c, "probe")
+	return "http://" + at, s.makeKey(v1.NewKey{Namespace: "microsandbox", Format: "microsandbox"}).Secret
+}
+
+// The SDKs of microsandbox work unmodified: each runs a program that calls what a server can answer, and checks results
+// and errors. docs/COMPATIBILITY.md has what comes of it.
+func TestMicrosandboxClients(t *testing.T) {
+	s := newServed(t)
+	url, _ := s.withMicrosandbox()
+	env := func(namespace string) []string {
+		key := s.makeKey(v1.NewKey{Namespace: namespace, Format: "microsandbox"}).Secret
+		return []string{"MSB_BACKEND=cloud", "MSB_API_URL=" + url, "MSB_API_KEY=" + key}
+	}
+
+	versions := map[string][]string{"javascript": {""}, "python": {""}} // "" is the newest
+	if os.Getenv("SANDPIT_TEST_LONG") != "" {
+		versions = map[string][]string{"javascript": {"", "0.6.14"}, "python": {"", "0.6.18", "0.6.14"}}
+	}
+	npm, node, python := testkit.NeedProgram(t, "npm"), testkit.NeedProgram(t, "node"), testkit.NeedProgram(t, "python3")
+	for language, all := range versions {
+		for _, version := range all {
+			t.Run(language+version, func(t *testing.T) {
+				g := newGenerator(t, "microsandbox-"+language, env(language+version))
+				if version != "" {
+					if err := overwrite(g.dir, filepath.Join(g.dir, "versions", version)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if language == "javascript" {
+					// The SDK asks for a newer node than it needs, and ci for the packages of other platforms.
+					g.modules(npm, "install")
+					compatible(t, g.printed(node, "scenario.mjs"))
+					return
+				}
+				compatible(t, g.printed(filepath.Join(g.venv(python), "python"), "-X", "faulthandler", "scenario.py"))
+			})
+		}
+	}
+}
+
+// Values of secrets are used, and stored nowhere in clear: programs in the sandbox have placeholders.
+func TestMicrosandboxSecrets(t *testing.T) {
+	testkit.NeedRoot(t, "to make the interface of a sandbox")
+	s := newServed(t)
+	url, key := s.withMicrosandbox()
+	bearer := []string{"Authorization", "Bearer " + key}
+	body := `{"name":"secretive","source":"oci","reference":"microsandbox/python","env":[{"key":"PLAIN","value":"plain-value-of-env"}],"network":{"secrets":{"entries":[
+		{"env_var":"API_KEY","value":"value-of-the-secret","placeholder":"$MSB_API_KEY","allowed_hosts":[{"type":"exact","value":"api.example.com"},{"type":"wildcard","value":"*.example.org"}],"substitution":{"headers":true}}]}}}`
+	s.e2bCall(t, 501, "can't have secrets", "POST", url+"/v1/sandboxes", body, bearer...)
+	answers := s.e2bCall(t, 201, `"status":"running"`, "POST", url+"/v1/sandboxes?start=true", body, bearer...)
+	answers += s.e2bCall(t, 200, "", "GET", url+"/v1/sandboxes/by-name/secretive", "", bearer...)
+	c := s.with(key)
+	defer c.Close()
+	sb, err := c.Get(t.Context(), "secretive")
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, err := sandpit.Shell(t.Context(), sb, "echo $API_KEY ${#PLAIN}")
+	if err != nil || !strings.HasPrefix(string(run.Stdout), "sandpit") || !strings.HasSuffix(string(run.Stdout), " 18\n") {
+		t.Errorf("the variables are %q, %v", run.Stdout, err)
+	}
+	info, err := sb.Info(t.Context())
+	want := []sandpit.SecretUse{{Name: "env.API_KEY", Hosts: []string{"api.example.com:443", "*.example.org:443"}}}
+	if diff := gocmp.Diff(want, info.Secrets); err != nil || diff != "" {
+		t.Errorf("the secrets are %v\n%s", err, diff)
+	}
+	s.grep(t, answers, "value-of-the-secret", "plain-value-of-env")
+}
+
+// Requests that no client sends get an error in the form that clients read, and nobody gets at the
+// sandbox of another key.
+func TestMicrosandboxBadInput(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withMicrosandbox()
+	call := func(status int, text, method, path, body string, headers ...string) string {
+		t.Helper()
+		return s.e2bCall(t, status, text, method, url+path, body, headers...)
+	}
+	mine := []string{"Authorization", "Bearer " + key}
+	other := []string{"Authorization", "Bearer " + s.keyOf("other", "")}
+
+	call(401, `{"error":{"code":"unauthenticated"`, "GET", "/v1/sandboxes", "")
+	call(401, `{"error":{"code":"unauthenticated"`, "GET", "/v1/sandboxes", "", "Authorization", "Bearer msb_x")
+	call(200, `{"data":[],"has_more":false,"next_cursor":null}`, "GET", "/v1/sandboxes", "", mine...)
+	call(200, `{"data":[],`, "GET", "/v1/sandboxes", "", "Proxy-Authorization", key, "Authorization", "Bearer x")
+	call(404, `{"error":{"code":"sandbox_not_found"`, "GET", "/v1/sandboxes/by-name/nonesuch", "", mine...)
+	call(404, `{"error":{"code":"sandbox_not_found"`, "GET", "/v1/sandboxes/by-name/..", "", mine...)
+	call(404, `{"error":{"code":"sandbox_not_found"`, "GET", "/v1/sandboxes/by-name/%2e%2e%2fx", "", mine...)
+	call(404, `{"error":{"code":"sandbox_not_found"`, "GET", "/v1/sandboxes/nonesuch", "", other...)
+	call(404, `{"error":{"code":"sandbox_not_found"`, "DELETE", "/v1/sandboxes/nonesuch", "", other...)
+	call(404, `{"error":{"code":"no_route"`, "GET", "/v9/sandboxes", "", mine...)
+	call(400, `{"error":{"code":"invalid_request"`, "GET", "/v1/sandboxes?limit=-1", "", mine...)
+	call(400, `{"error":{"code":"invalid_request"`, "GET", "/v1/sandboxes?labels=x", "", mine...)
+
+	create := func(status int, text, more string) {
+		t.Helper()
+		call(status, text, "POST", "/v1/sandboxes?start=true", `{"name":"bad","source":"oci","reference":"microsandbox/python"`+more+`}`, mine...)
+	}
+	for _, more := range []string{ // unknown fields of what must not be dropped
+		`,"network":{"x":1}`, `,"network":{"policy":{"default_egress":"deny","rules":[{"x":1}]}}`, `,"network":{"secrets":{"entries":[{"x":1}]}}`,
+		`,"network":{"policy":{"default_egress":"deny","rules":[{"direction":"egress","action":"allow","destination":{"x":1}}]}}`,
+		`,"resources":{"x":1}`, `,"rlimits":[{"x":1}]`, `,"mounts":[{"type":"tmpfs","guest":"/x","x":1}]`,
+	} {
+		create(400, `unknown field \"x\"`, more)
+	}
+	for more, text := range map[string]string{
+		`,"resources":{"memory_mib":-1}`:                                                       "",
+		`,"resources":{"memory_mib":1e30}`:                                                     "",
+		`,"lifecycle":{"max_duration_secs":0}`:                                                 "max_duration_secs",
+		`,"lifecycle":{"idle_timeout_secs":-1}`:                                                "idle_timeout_secs",
+		`,"pull_policy":"x"`:                                                                   "pull_policy",
+		`,"security_profile":"x"`:                                                              "security_profile",
+		`,"patches":[{"type":"text","path":"x"}]`:                                              "not absolute",
+		`,"patches":[{"type":"text","path":"/a/../x"}]`:                                        "has ..",
+		`,"patches":[{"type":"file","path":"/a","content":[256]}]`:                             "neither text nor bytes",
+		`,"patches":[{"type":"append","path":"/nonesuch","content":"x"}]`:                      "the patch append of /nonesuch",
+		`,"patches":[{"type":"text","path":"/etc/passwd","content":"x"}]`:                      "file already exists",
+		`,"network":{"policy":{"default_egress":"x","rules":[]}}`:                              "default_egress",
+		`,"network":{"secrets":{"entries":[{"env_var":"K","substitution":{"headers":true}}]}}`: "no value",
+		`,"name":"../x"`:  "",
+		`,"name":5`:       "",
+		`,"reference":""`: "reference",
+		`,"env":[{"key":"A=B\u0000","value":"x"}]`: "",
+		`,"image":5`:                    "",
+		`,"reference":"no such image!"`: "",
+	} {
+		create(400, text, more)
+	}
+	for more, text := range map[string]string{
+		`,"source":"bind","path":"/"`:                                           "bind",
+		`,"source":"disk_snapshot"`:                                             "disk_snapshot",
+		`,"image":{"type":"bind","path":"/"}`:                                   "bind",
+		`,"slug":"x"`:                                                           "slug",
+		`,"registry":{"mode":"inline","username":"u","password":"p"}`:           "registry credentials",
+		`,"init":{"cmd":"auto"}`:                                                "init",
+		`,"rlimits":[{"resource":"core","soft":0,"hard":0}]`:                    "core",
+		`,"mounts":[{"type":"bind","host":"/","guest":"/x"}]`:                   "bind",
+		`,"mounts":[{"type":"named","name":"v","guest":"/x"}]`:                  "named",
+		`,"mounts":[{"type":"tmpfs","guest":"/x","options":{"readonly":true}}]`: "readonly",
+		`,"patches":[{"type":"copy_file","src":"/etc/shadow","dst":"/x"}]`:      "copy_file",
+		`,"network":{"policy":{"default_egress":"deny","rules":[{"direction":"egress","action":"allow","destination":{"group":"host"}}]}}`:  "host",
+		`,"network":{"secrets":{"entries":[{"env_var":"K","value":"v","substitution":{"headers":true,"body":true}}]}}`:                      "bodies",
+		`,"network":{"secrets":{"entries":[{"env_var":"K","value":"v","substitution":{"headers":true},"allowed_hosts":[{"type":"any"}]}]}}`: "any",
+	} {
+		create(501, text, more)
+	}
+	call(413, `"invalid_request"`, "POST", "/v1/sandboxes", `{"x":"`+strings.Repeat("x", 17<<20)+`"}`, mine...)
+	call(200, `{"data":[],`, "GET", "/v1/sandboxes", "", mine...)
+
+	answer := call(201, `"status":"running"`, "POST", "/v1/sandboxes?start=true", `{"name":"mine","image":{"type":"oci","reference":"microsandbox/python"},"unknown":1}`, mine...)
+	var made struct{ ID string }
+	if err := json.Unmarshal([]byte(answer), &made); err != nil {
+		t.Fatal(err)
+	}
+	call(409, `"name_already_exists"`, "POST", "/v1/sandboxes", `{"name":"mine","source":"oci","reference":"microsandbox/python"}`, mine...)
+	for _, path := range []string{made.ID, "by-name/mine", "by-name/" + made.ID, "mine"} {
+		at := "/v1/sandboxes/" + path
+		call(404, `"sandbox_not_found"`, "GET", at, "", other...)
+		call(404, `"sandbox_not_found"`, "POST", at+"/stop", "{}", other...)
+		call(404, `"sandbox_not_found"`, "POST", at+"/start", "{}", other...)
+		call(404, `"sandbox_not_found"`, "DELETE", at, "", other...)
+	}
+	call(200, `"name":"mine"`, "GET", "/v1/sandboxes/"+made.ID, "", mine...)
+	call(200, `"name":"mine"`, "GET", "/v1/sandboxes/by-name/mine", "", mine...)
+	call(404, `"sandbox_not_found"`, "GET", "/v1/sandboxes/mine", "", mine...)
+	call(404, `"sandbox_not_found"`, "GET", "/v1/sandboxes/by-name/"+made.ID, "", mine...)
+	call(405, `"method_not_allowed"`, "DELETE", "/v1/sandboxes", "", mine...)
+	call(200, `"image":{"type":"oci","reference":"microsandbox/python"}`, "GET", "/v1/sandboxes/by-name/mine", "", append(mine, "User-Agent", "microsandbox-sdk/0.6.18")...)
+	call(200, `"source":"oci","reference":"microsandbox/python"`, "GET", "/v1/sandboxes/by-name/mine", "", append(mine, "User-Agent", "microsandbox-sdk/0.7.11")...)
+	call(200, `"status":"stopped"`, "POST", "/v1/sandboxes/by-name/mine/stop", "", mine...)
+	call(200, `"status":"running"`, "POST", "/v1/sandboxes/by-name/mine/start", "{}", mine...)
+	call(200, `{"message":`, "DELETE", "/v1/sandboxes/by-name/mine", "", mine...)
+	call(201, `"ephemeral":true`, "POST", "/v1/sandboxes?start=true", `{"name":"short","source":"oci","reference":"microsandbox/python","lifecycle":{"ephemeral":true}}`, mine...)
+	call(200, `"status":"stopped"`, "POST", "/v1/sandboxes/by-name/short/stop", "", mine...)
+	call(200, `"status":"stopped"`, "GET", "/v1/sandboxes/by-name/short", "", mine...)
+	call(404, `"sandbox_not_found"`, "GET", "/v1/sandboxes/by-name/short", "", other...)
+	call(404, `"sandbox_not_found"`, "DELETE", "/v1/sandboxes/by-name/short", "", mine...)
+	call(200, `{"data":[],`, "GET", "/v1/sandboxes", "", mine...)
+
+	if _, page, _ := s.get("GET", "http://sandpit/metrics", "", ""); !strings.Contains(page, `sandpit_ignored_fields_total{operation="microsandbox.createSandbox"} `) {
+		t.Errorf("the metrics lack the ignored fields:\n%s", page)
+	}
+}
+
+// The log is followed from its beginning, or from after the entry that the client has seen last.
+func TestMicrosandboxLogs(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withMicrosandbox()
+	bearer := []string{"Authorization", "Bearer " + key}
+	answer := s.e2bCall(t, 201, "", "POST", url+"/v1/sandboxes?start=true", `{"name":"logged","source":"oci","reference":"microsandbox/python"}`, bearer...)
+	var made struct{ ID string }
+	if err := json.Unmarshal([]byte(answer), &made); err != nil {
+		t.Fatal(err)
+	}
+	c := s.with(key)
+	defer c.Close()
+	sb, err := c.Get(t.Context(), "logged")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, script := range []string{"echo one", "printf '\\377\\n' >&2", "echo three"} {
+		if _, err := sandpit.Shell(t.Context(), sb, script); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// follow returns what comes until a text, and the cursors of the entries.
+	follow := func(until, query, after string) (text string, cursors []string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/v1/sandboxes/"+made.ID+"/logs"+query, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set(bearer[0], bearer[1])
+		r.Header.Set("Last-Event-ID", after)
+		resp, err := s.http().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		lines := bufio.NewScanner(resp.Body)
+		for lines.Scan() && !strings.Contains(text, until) {
+			text += lines.Text() + "\n"
+			if id, ok := strings.CutPrefix(lines.Text(), "id: "); ok {
+				cursors = append(cursors, id)
+			}
+		}
+		if !strings.Contains(text, until) {
+			t.Errorf("the log %s ended before %s: %q, %v", query, until, text, lines.Err())
+		}
+		return text, cursors
+	}
+	text, cursors := follow(`"three\n"`, "", "")
+	for _, want := range []string{"event: log\ndata: {\"source\":\"stdout\",\"ts\":\"2", `"text":"one\n"`, `{"source":"stderr","ts":"2`, `"text":"` + "\uFFFD" + `\n"`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the log lacks %s: %q", want, text)
+		}
+	}
+	if text, _ := follow(`"three\n"`, "?sources=stdout,output", "AA=="); strings.Contains(text, "stderr") || !strings.Contains(text, "one") {
+		t.Errorf("the log of stdout is %q", text)
+	}
+	if text, _ := follow(`"three\n"`, "", cursors[1]); strings.Contains(text, "one") || strings.Contains(text, "stderr") {
+		t.Errorf("the log after the second entry is %q", text)
+	}
+	logs := url + "/v1/sandboxes/" + made.ID + "/logs"
+	s.e2bCall(t, 400, `"invalid_request"`, "GET", logs+"?sources=x", "", bearer...)
+	s.e2bCall(t, 400, `"invalid_request"`, "GET", logs, "", append(bearer, "Last-Event-ID", "5")...)
+	s.e2bCall(t, 404, `"sandbox_not_found"`, "GET", logs, "", "Authorization", "Bearer "+s.keyOf("other", ""))
+	for _, path := range []string{"/v1/volumes", "/v1/volumes/default", "/v1/snapshots", "/v1/snapshots/by-name/x"} {
+		s.e2bCall(t, 501, `{"error":{"code":"unsupported"`, "GET", url+path, "", bearer...)
+	}
+}

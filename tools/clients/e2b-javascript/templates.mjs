@@ -1,0 +1,111 @@
+// Builds templates with the SDK of E2B, unmodified, against a server of Sandpit, and reports on its methods. The environment
+// says where the server is, which has the base images that are used here as aliases of one that it has.
+import assert from 'node:assert/strict'
+import { mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
+import { setTimeout } from 'node:timers/promises'
+import { Sandbox, Template, waitForFile } from 'e2b'
+import { Report, since } from './report.mjs'
+
+const { version } = JSON.parse(readFileSync('node_modules/e2b/package.json', 'utf8'))
+const report = new Report('e2b (JavaScript)', version, 'node_modules/e2b/dist/index.d.ts')
+report.class('Template', Template, Object.getPrototypeOf(Template()), ['TemplateBase', 'ClientFactory'])
+
+mkdirSync('context/app/sub', { recursive: true })
+writeFileSync('context/app/a', 'A')
+writeFileSync('context/app/sub/b', 'B')
+writeFileSync('context/one', '1')
+symlinkSync('a', 'context/app/link')
+
+const root = process.getuid() === 0 // otherwise sandboxes have no root
+const begin = () => Template({ fileContextPath: 'context' })
+const call = (method, template, name, options = {}) => (since(version, '2.14.0') ? Template[method](template, name, options) : Template[method](template, { alias: name, ...options }))
+const build = (template, name, options) => call('build', template, name, options)
+
+// printed builds a template, and returns what a command prints in a sandbox that is made of it.
+async function printed(template, name, command) {
+  await build(template, name)
+  const sbx = await Sandbox.create(name, { timeoutMs: 600_000 })
+  try {
+    return (await sbx.commands.run(command)).stdout
+  } finally {
+    await sbx.kill()
+  }
+}
+
+await report.works('Template.build Template#fromBaseImage Template#setEnvs Template#setWorkdir Template#copy Template#copyItems Template#runCmd Template#setUser Template#setStartCmd Template#setReadyCmd Template#skipCache', async () => {
+  const lines = []
+  const template = begin().skipCache().fromBaseImage().setEnvs({ GREETING: 'hé "llo"' }).setWorkdir('/home/user/w').copy('app', 'app').copyItems([{ src: 'one', dest: 'here/', mode: 0o600 }, { src: 'on*', dest: 'two' }])
+    .runCmd('echo "$GREETING" > out; pwd; id -un').setUser('user').setStartCmd('echo started > /tmp/started; exec sleep 1000', waitForFile('/tmp/started'))
+  await build(template, 'one', { onBuildLogs: (l) => lines.push(l.message) })
+  assert.deepEqual([lines.includes('/home/user/w'), lines.includes('user')], [true, true], lines)
+  const sbx = await Sandbox.create('one', { timeoutMs: 600_000 })
+  try {
+    const run = await sbx.commands.run('pwd; cat out app/a app/link app/sub/b here/one two; stat -c %a here/one; cat /tmp/started')
+    assert.equal(run.stdout, '/home/user/w\nhé "llo"\nAAB11600\nstarted\n')
+    assert.equal((await sbx.getInfo()).templateId, 'one')
+  } finally {
+    await sbx.kill()
+  }
+  assert.deepEqual(await Sandbox.list().nextItems(), []) // nothing is left of builds
+  await build(begin().fromBaseImage().setReadyCmd('true'), 'two')
+  await assert.rejects(build(begin().fromBaseImage().runCmd('echo no; exit 3'), 'three'), /exit status 3/)
+  await assert.rejects(Sandbox.create('three'), /three/)
+  await assert.rejects(build(begin().fromBaseImage(), 'base'), /operator/)
+  await assert.rejects(build(begin().fromImage('nonesuch.invalid/x:1'), 'four'), /nonesuch/)
+})
+await report.works('Template#fromTemplate Template#remove Template#rename Template#makeDir Template#makeSymlink', async () => {
+  const template = begin().fromTemplate('one').makeDir('/home/user/d').rename('/home/user/w/two', '/home/user/d/three').makeSymlink('three', '/home/user/d/four').remove('/home/user/w/out')
+  assert.equal(await printed(template, 'second', 'cat ~/d/four; ls ~/w'), '1app\nhere\n')
+})
+await report.works('Template#gitClone', async () => {
+  const template = begin().fromBaseImage().runCmd('git init -q ~/source && cd ~/source && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m first').gitClone('/home/user/source', '/home/user/clone')
+  assert.equal(await printed(template, 'cloned', 'git -C ~/clone log --format=%s'), 'first\n')
+})
+await report.works('Template#pipInstall Template#npmInstall Template#bunInstall Template#aptInstall', async () => { // with programs that only tell how they were called
+  const said = '/home/user/said'
+  const programs = ['pip', 'npm', ...(Template().fromBaseImage().bunInstall ? ['bun'] : []), 'apt-get']
+  const functions = Object.fromEntries(programs.map((p) => [`BASH_FUNC_${p}%%`, `() { echo ${p} "$@" >> ${said}; }`]))
+  let template = begin().fromBaseImage().runCmd(`touch ${said}; chmod 666 ${said}`).setEnvs(functions).pipInstall(['pack'], { g: root }).npmInstall(['pack'])
+  if (template.bunInstall) template = template.bunInstall(['pack'])
+  template = template.aptInstall(['pack'])
+  if (!root) return
+  const out = await printed(template, 'installed', `cat ${said}`)
+  for (const p of programs) assert.match(out, new RegExp(`^${p} .*pack`, 'm'))
+})
+await report.works('Template#fromImage Template#fromDebianImage Template#fromUbuntuImage Template#fromPythonImage Template#fromNodeImage Template#fromBunImage Template#fromFedoraImage Template#fromAlpineImage Template#fromArchImage Template#fromDockerfile', async () => {
+  const variants = { fromImage: 'python:3', fromDebianImage: 'stable', fromUbuntuImage: 'latest', fromPythonImage: '3', fromNodeImage: 'lts', fromBunImage: 'latest', fromFedoraImage: '44', fromAlpineImage: '3.24', fromArchImage: 'latest' }
+  for (const [method, variant] of Object.entries(variants)) if (begin()[method]) await build(begin()[method](variant).runCmd('true'), 'from')
+  const dockerfile = begin().fromDockerfile('FROM python:3\nENV A=b\nWORKDIR /home/user/docker\nCOPY one .\nRUN echo "$A" > a')
+  assert.equal(await printed(dockerfile, 'docker', 'cat /home/user/docker/a /home/user/docker/one'), 'b\n1')
+})
+await report.works('Template.buildInBackground Template.getBuildStatus', async () => {
+  const info = await call('buildInBackground', begin().fromBaseImage().runCmd('echo seen'), 'later')
+  for (;;) {
+    const { status, logEntries } = await Template.getBuildStatus(info)
+    assert.notEqual(status, 'error')
+    if (status === 'ready') {
+      assert.ok(logEntries.some((e) => e.message === 'seen'))
+      break
+    }
+    await setTimeout(50) // the rate of a key is bounded
+  }
+})
+await report.works('Template.exists Template.aliasExists', async () => {
+  for (const method of ['exists', 'aliasExists']) {
+    if (Template[method]) assert.deepEqual([await Template[method]('one'), await Template[method]('base'), await Template[method]('nonesuch')], [true, true, false])
+  }
+})
+await report.works('Template.toJSON Template.toDockerfile', async () => {
+  assert.match(await Template.toJSON(begin().fromImage('x')), /"fromImage": ?"x"/)
+  assert.match(Template.toDockerfile(begin().fromImage('x')), /^FROM x/)
+})
+const lacking = {
+  'Template#fromAWSRegistry': () => build(begin().fromAWSRegistry('x', { accessKeyId: 'a', secretAccessKey: 'b', region: 'c' }), 'x'),
+  'Template#fromGCPRegistry': () => build(begin().fromGCPRegistry('x', { serviceAccountJSON: {} }), 'x'),
+}
+for (const [method, run] of Object.entries(lacking)) await report.lacks('credentials of registries', method, () => assert.rejects(run(), /not supported by this server/))
+const tags = { 'Template.assignTags': () => Template.assignTags('one:a', 'b'), 'Template.removeTags': () => Template.removeTags('one', 'a'), 'Template.getTags': () => Template.getTags('one') }
+for (const [method, run] of Object.entries(tags)) await report.lacks('tags of templates', method, () => assert.rejects(run(), /not supported by this server/))
+await report.lacks('the MCP gateway', 'Template#addMcpServer')
+await report.lacks('dev containers', 'Template#betaDevContainerPrebuild Template#betaSetDevContainerStart')
+report.end()

@@ -1,0 +1,164 @@
+"""Builds templates with the SDK of E2B, unmodified, against a server of Sandpit, and reports on its methods: with "async" as the
+argument, on those of the asynchronous classes. The environment says where the server is, which has the base images that are used
+here as aliases of one that it has."""
+
+import json
+import os
+import sys
+import time
+
+from report import Blocking, Report, since  # which traces from here on
+
+import e2b
+
+asynchronous = sys.argv[1:] == ["async"]
+Sandbox, Template = (Blocking(e2b.AsyncSandbox), Blocking(e2b.AsyncTemplate)) if asynchronous else (e2b.Sandbox, e2b.Template)
+report = Report(f"e2b (Python{', asynchronous' if asynchronous else ''})", "e2b")
+root = os.getuid() == 0  # otherwise sandboxes have no root
+
+os.makedirs("context/app/sub", exist_ok=True)
+for path, text in {"app/a": "A", "app/sub/b": "B", "one": "1"}.items():
+    with open(f"context/{path}", "w") as file:
+        file.write(text)
+if not os.path.lexists("context/app/link"):
+    os.symlink("a", "context/app/link")
+
+
+def begin():
+    return Template(file_context_path="context")
+
+
+def call(method, template, name, **options):
+    return getattr(Template, method)(template, **{"name" if since(report.version, "2.14.0") else "alias": name}, **options)
+
+
+def fails(text, run):
+    try:
+        run()
+    except Exception as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError("no error")
+
+
+def printed(template, name, command):
+    """Builds a template, and returns what a command prints in a sandbox that is made of it."""
+    call("build", template, name)
+    sbx = Sandbox.create(name, timeout=600)
+    try:
+        return sbx.commands.run(command).stdout
+    finally:
+        sbx.kill()
+
+
+def build():
+    lines = []
+    template = begin().skip_cache().from_base_image().set_envs({"GREETING": 'hé "llo"'}).set_workdir("/home/user/w").copy("app", "app")
+    template = template.copy_items([{"src": "one", "dest": "here/", "mode": 0o600}, {"src": "on*", "dest": "two"}])
+    template = template.run_cmd('echo "$GREETING" > out; pwd; id -un').set_user("user")
+    final = template.set_start_cmd("echo started > /tmp/started; exec sleep 1000", e2b.wait_for_file("/tmp/started"))
+    call("build", final, "one", on_build_logs=lambda entry: lines.append(entry.message))
+    assert "/home/user/w" in lines and "user" in lines, lines
+    sbx = Sandbox.create("one", timeout=600)
+    try:
+        run = sbx.commands.run("pwd; cat out app/a app/link app/sub/b here/one two; stat -c %a here/one; cat /tmp/started")
+        assert run.stdout == '/home/user/w\nhé "llo"\nAAB11600\nstarted\n', run
+        assert sbx.get_info().template_id == "one"
+    finally:
+        sbx.kill()
+    assert Sandbox.list().next_items() == []  # nothing is left of builds
+    call("build", begin().from_base_image().set_ready_cmd("true"), "two")
+    fails("exit status 3", lambda: call("build", begin().from_base_image().run_cmd("echo no; exit 3"), "three"))
+    fails("three", lambda: Sandbox.create("three"))
+    fails("operator", lambda: call("build", begin().from_base_image(), "base"))
+
+
+def changes():
+    template = begin().from_template("one").make_dir("/home/user/d").rename("/home/user/w/two", "/home/user/d/three")
+    template = template.make_symlink("three", "/home/user/d/four").remove("/home/user/w/out")
+    assert printed(template, "second", "cat ~/d/four; ls ~/w") == "1app\nhere\n"
+
+
+def clone():
+    template = begin().from_base_image().run_cmd("git init -q ~/source && cd ~/source && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m first")
+    assert printed(template.git_clone("/home/user/source", "/home/user/clone"), "cloned", "git -C ~/clone log --format=%s") == "first\n"
+
+
+def installs():
+    """With functions that only tell how they were called."""
+    said = "/home/user/said"
+    template = begin().from_base_image().run_cmd(f"touch {said}; chmod 666 {said}")
+    programs = {"pip": "pip_install", "npm": "npm_install", "bun": "bun_install", "apt-get": "apt_install"}
+    programs = {p: method for p, method in programs.items() if hasattr(template, method)}
+    template = template.set_envs({f"BASH_FUNC_{p}%%": f'() {{ echo {p} "$@" >> {said}; }}' for p in programs})
+    for method in programs.values():
+        template = getattr(template, method)(["pack"])
+    if root:
+        out = printed(template, "installed", f"cat {said}").splitlines()
+        for p in programs:
+            assert any(line.startswith(p) and line.endswith("pack") for line in out), out
+
+
+def bases():
+    variants = {
+        "from_image": "python:3", "from_debian_image": "stable", "from_ubuntu_image": "latest", "from_python_image": "3", "from_node_image": "lts",
+        "from_bun_image": "latest", "from_fedora_image": "44", "from_alpine_image": "3.24", "from_arch_image": "latest",
+    }  # fmt: skip
+    for method, variant in variants.items():
+        if hasattr(begin(), method):
+            call("build", getattr(begin(), method)(variant).run_cmd("true"), "from")
+    dockerfile = begin().from_dockerfile('FROM python:3\nENV A=b\nWORKDIR /home/user/docker\nCOPY one .\nRUN echo "$A" > a')
+    assert printed(dockerfile, "docker", "cat /home/user/docker/a /home/user/docker/one") == "b\n1"
+
+
+def background():
+    info = call("build_in_background", begin().from_base_image().run_cmd("echo seen"), "later")
+    while True:
+        status = Template.get_build_status(info)
+        assert status.status.value != "error", status
+        if status.status.value == "ready":
+            assert "seen" in [entry.message for entry in status.log_entries]
+            return
+        time.sleep(0.05)  # the rate of a key is bounded
+
+
+def exists():
+    for method in "exists", "alias_exists":
+        if hasattr(e2b.Template, method):
+            assert [getattr(Template, method)(name) for name in ("one", "base", "nonesuch")] == [True, True, False]
+
+
+def texts():
+    assert json.loads(Template.to_json(begin().from_image("x")))["fromImage"] == "x"
+    assert Template.to_dockerfile(begin().from_image("x")).startswith("FROM x")
+
+
+for name, cls in {"Template": e2b.AsyncTemplate if asynchronous else e2b.Template, "TemplateBuilder": type(begin().from_base_image()), "TemplateFinal": type(begin().from_base_image().set_ready_cmd("true"))}.items():
+    report.add(name, cls)
+B = "TemplateBuilder."
+report.works(f"Template.build Template.from_base_image Template.skip_cache {B}set_envs {B}set_workdir {B}copy {B}copy_items {B}run_cmd {B}set_user {B}set_start_cmd {B}set_ready_cmd", build)
+report.works(f"Template.from_template {B}remove {B}rename {B}make_dir {B}make_symlink", changes)
+report.works(f"{B}git_clone", clone)
+report.works(f"{B}pip_install {B}npm_install {B}bun_install {B}apt_install", installs)
+report.works("Template.from_image Template.from_debian_image Template.from_ubuntu_image Template.from_python_image Template.from_node_image Template.from_bun_image Template.from_fedora_image Template.from_alpine_image Template.from_arch_image Template.from_dockerfile", bases)
+report.works("Template.build_in_background Template.get_build_status", background)
+report.works("Template.exists Template.alias_exists", exists)
+report.works("Template.to_json Template.to_dockerfile", texts)
+report.works(f"{B}skip_cache", lambda: call("build", begin().from_base_image().skip_cache().run_cmd("true"), "from"))
+LACKING = "not supported by this server"
+for name, run in {
+    "from_aws_registry": lambda: call("build", begin().from_aws_registry("x", "a", "b", "c"), "x"),
+    "from_gcp_registry": lambda: call("build", begin().from_gcp_registry("x", {}), "x"),
+}.items():
+    report.lacks("credentials of registries", f"Template.{name}", lambda run=run: fails(LACKING, run))
+for name, run in {
+    "assign_tags": lambda: Template.assign_tags("one:a", "b"),
+    "remove_tags": lambda: Template.remove_tags("one", "a"),
+    "get_tags": lambda: Template.get_tags("one"),
+}.items():
+    report.lacks("tags of templates", f"Template.{name}", lambda run=run: fails(LACKING, run))
+report.lacks("the MCP gateway", f"{B}add_mcp_server")
+report.lacks("dev containers", f"{B}beta_dev_container_prebuild {B}beta_set_dev_container_start")
+report.end()
+sys.stdout.flush()
+os._exit(0)  # as in scenario.py
