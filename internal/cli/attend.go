@@ -65,7 +65,7 @@ func (a *App) execIn(ctx context.Context, o *Options, argv []string, open func(c
 		if o.detach.is {
 			cmd.Stdin = o.interactive.is
 			if o.tty.is {
-				a.addTerminal(&cmd, &terminal{file: a.Stdin})
+				a.addTerminal(&cmd, &Terminal{file: a.Stdin})
 			}
 			process, err := sb.Start(ctx, cmd)
 			var failed *sandpit.StartError
@@ -84,13 +84,13 @@ func (a *App) execIn(ctx context.Context, o *Options, argv []string, open func(c
 			_, err = fmt.Fprintln(a.Stdout, process.ID())
 			return err
 		}
-		var term *terminal
+		var term *Terminal
 		if o.tty.is {
 			var err error
-			if term, err = openTerminal(a.Stdin); err != nil {
+			if term, err = OpenTerminal(a.Stdin); err != nil {
 				return err
 			}
-			defer term.close()
+			defer term.Close()
 		}
 		cmd.Stdin = !o.interactive.set || o.interactive.is
 		m := modes{tty: o.tty.is, json: o.asJSON.is, timeout: o.timeout.is, stays: sb.Name(), detachKeys: o.detachKeys()}
@@ -191,18 +191,18 @@ func (a *App) Attach(ctx context.Context, open Opener, id string, opt AttachOpti
 
 func (a *App) attach(ctx context.Context, sb sandpit.Sandbox, info sandpit.ProcessInfo, opt AttachOptions, relay *relay) (err error) {
 	atTerminal := !opt.NoStdin && IsTerminal(a.Stdin)
-	var term *terminal
+	var term *Terminal
 	if info.Terminal && info.Result == nil && atTerminal {
-		if term, err = openTerminal(a.Stdin); err != nil {
+		if term, err = OpenTerminal(a.Stdin); err != nil {
 			return err
 		}
-		defer term.close()
+		defer term.Close()
 	}
 	if atTerminal && term == nil && info.Result == nil && opt.DetachKeys != "" {
-		if term, err = openTerminal(a.Stdin); err != nil {
+		if term, err = OpenTerminal(a.Stdin); err != nil {
 			return err
 		}
-		defer term.close()
+		defer term.Close()
 		term.keys = opt.DetachKeys
 	}
 	out := newOutput(relay)
@@ -214,12 +214,12 @@ func (a *App) attach(ctx context.Context, sb sandpit.Sandbox, info sandpit.Proce
 		return err
 	}
 	out.watch(a.Stdout)
-	if err := term.raw(); err != nil {
+	if err := term.Raw(); err != nil {
 		return err
 	}
 	process, err := sb.Attach(ctx, info.ID, with)
 	if err != nil {
-		term.restore()
+		term.Restore()
 		return interrupted(ctx, err)
 	}
 	waiting, leave := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -257,7 +257,7 @@ func (a *App) attach(ctx context.Context, sb sandpit.Sandbox, info sandpit.Proce
 	}
 	result, err := process.Wait(waiting)
 	relay.release()
-	term.restore()
+	term.Restore()
 	if failed := out.failure(); failed != nil {
 		return outputError(failed, "process", 0)
 	}

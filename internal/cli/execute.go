@@ -43,12 +43,12 @@ type modes struct {
 // removes the sandbox. The error is an *ExitError with the code of cmd, unless
 // Sandpit itself failed.
 func (a *App) execute(ctx context.Context, spec sandpit.Spec, cmd sandpit.Command, m modes, relay *relay, steps *steps) (err error) {
-	var term *terminal
+	var term *Terminal
 	if m.tty {
-		if term, err = openTerminal(a.Stdin); err != nil {
+		if term, err = OpenTerminal(a.Stdin); err != nil {
 			return err
 		}
-		defer term.close()
+		defer term.Close()
 	}
 	if m.served != "" {
 		relay.ready()
@@ -138,7 +138,7 @@ type place interface {
 
 // attend runs cmd in a sandbox as if cmd were this program. The error is an
 // *ExitError with the code of cmd, unless Sandpit itself failed.
-func (a *App) attend(ctx context.Context, sandbox place, cmd sandpit.Command, m modes, term *terminal, relay *relay, steps *steps) (err error) {
+func (a *App) attend(ctx context.Context, sandbox place, cmd sandpit.Command, m modes, term *Terminal, relay *relay, steps *steps) (err error) {
 	if term != nil {
 		a.addTerminal(&cmd, term)
 	}
@@ -160,21 +160,21 @@ func (a *App) attend(ctx context.Context, sandbox place, cmd sandpit.Command, m 
 	}
 	cmd.Stdin = cmd.Stdin && !isNull(a.Stdin)
 
-	if err := term.raw(); err != nil {
+	if err := term.Raw(); err != nil {
 		return err
 	}
 	process, err := sandbox.Start(ctx, cmd)
 	steps.done("start the command")
 	var failed *sandpit.StartError
 	if errors.As(err, &failed) {
-		term.restore()
+		term.Restore()
 		if m.json {
 			return a.printReport(ctx, sandbox, m, report{result: sandpit.Result{ExitCode: failed.ExitCode}, startError: failed.Reason, code: failed.ExitCode})
 		}
 		return a.notStarted(ctx, sandbox, cmd, failed)
 	}
 	if err != nil {
-		term.restore()
+		term.Restore()
 		return interrupted(ctx, aboutUser(err, cmd.User))
 	}
 	if m.warn {
@@ -200,7 +200,7 @@ func (a *App) attend(ctx context.Context, sandbox place, cmd sandpit.Command, m 
 	}
 	result, err := process.Wait(waiting)
 	relay.release()
-	term.restore()
+	term.Restore()
 	steps.done("the command")
 	switch {
 	case err != nil && errors.Is(context.Cause(waiting), errDetached):
@@ -244,8 +244,8 @@ func outputError(err error, of string, code int) error {
 }
 
 // addTerminal gives a command a terminal of its own of the same size as term.
-func (a *App) addTerminal(cmd *sandpit.Command, term *terminal) {
-	cmd.Terminal = new(term.size())
+func (a *App) addTerminal(cmd *sandpit.Command, term *Terminal) {
+	cmd.Terminal = new(term.Size())
 	if name, ok := a.Lookup("TERM"); ok && name != "" {
 		cmd.Env = append([]string{"TERM=" + name}, cmd.Env...)
 	}

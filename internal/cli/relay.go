@@ -57,7 +57,7 @@ type relay struct {
 // job is the command that signals are for.
 type job struct {
 	process sandpit.Process // nil: none yet, or no longer
-	term    *terminal       // the person's, when the command has one of its own
+	term    *Terminal       // the person's, when the command has one of its own
 	giveUp  func()          // stops waiting for a command that can't be killed
 
 	// leave, if set, ends the attachment to a process that this program did not start.
@@ -261,7 +261,7 @@ func (j job) pause() {
 	if j.leave == nil {
 		j.send(syscall.SIGSTOP)
 	}
-	j.term.restore()
+	j.term.Restore()
 	_ = syscall.Kill(syscall.Getpid(), syscall.SIGSTOP)
 	// Here again after SIGCONT, which is also delivered and does the rest.
 }

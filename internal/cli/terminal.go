@@ -22,12 +22,12 @@ import (
 // IsTerminal reports whether f is a terminal.
 func IsTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
-// terminal is the person's terminal while a command has one of its own, or, with keys, while
+// Terminal is the person's terminal while a command has one of its own, or, with keys, while
 // what is typed there goes to a command without one. Its methods do nothing on a nil one.
 //
-// It is put back by restore; and when this program dies without having done
+// It is put back by Restore; and when this program dies without having done
 // so, by the guard: a process of its own that only waits for that.
-type terminal struct {
+type Terminal struct {
 	file  *os.File
 	guard *exec.Cmd
 	pipe  *os.File // what the guard listens to
@@ -44,8 +44,8 @@ type terminal struct {
 // os.Args[0], main only calls GuardTerminal.
 const GuardName = "sandpit-terminal"
 
-// openTerminal starts the guard.
-func openTerminal(file *os.File) (*terminal, error) {
+// OpenTerminal starts the guard of a terminal.
+func OpenTerminal(file *os.File) (*Terminal, error) {
 	// Not by its name, which this program may have lost, or never have had.
 	self := "/proc/self/exe"
 	if runtime.GOOS != "linux" {
@@ -76,10 +76,10 @@ func openTerminal(file *os.File) (*terminal, error) {
 		write.Close()
 		return nil, fmt.Errorf("starting the terminal's guard: %w", err)
 	}
-	t := &terminal{file: file, guard: guard, pipe: write}
+	t := &Terminal{file: file, guard: guard, pipe: write}
 	// It has read the terminal's settings when it has said so.
 	if _, err := ready.Read(make([]byte, 1)); err != nil {
-		t.close()
+		t.Close()
 		return nil, errors.New("starting the terminal's guard: it exited")
 	}
 	return t, nil
@@ -108,8 +108,8 @@ func IsGuard(args []string) bool {
 	return len(args) == 1 && filepath.Base(args[0]) == GuardName
 }
 
-// size returns the terminal's size; 24 by 80 for one that does not know.
-func (t *terminal) size() sandpit.TerminalSize {
+// Size returns the terminal's size; 24 by 80 for one that does not know.
+func (t *Terminal) Size() sandpit.TerminalSize {
 	cols, rows, err := term.GetSize(int(t.file.Fd()))
 	if err != nil || cols <= 0 || rows <= 0 || cols > 1<<16-1 || rows > 1<<16-1 {
 		return sandpit.TerminalSize{Rows: 24, Cols: 80}
@@ -117,8 +117,8 @@ func (t *terminal) size() sandpit.TerminalSize {
 	return sandpit.TerminalSize{Rows: uint16(rows), Cols: uint16(cols)}
 }
 
-// raw hands every key to the command, or, with keys, those to this program.
-func (t *terminal) raw() error {
+// Raw hands every key to the command, or, with keys, those to this program.
+func (t *Terminal) Raw() error {
 	if t == nil {
 		return nil
 	}
@@ -136,7 +136,7 @@ func (t *terminal) raw() error {
 }
 
 // change changes the settings and returns those before; nil if it does not.
-func (t *terminal) change(fd int) (*term.State, error) {
+func (t *Terminal) change(fd int) (*term.State, error) {
 	if t.keys == "" {
 		return term.MakeRaw(fd)
 	}
@@ -150,8 +150,8 @@ func (t *terminal) change(fd int) (*term.State, error) {
 	return saved, passKeys(fd, t.keys)
 }
 
-// restore puts the terminal back as it was.
-func (t *terminal) restore() {
+// Restore puts the terminal back as it was.
+func (t *Terminal) Restore() {
 	if t == nil {
 		return
 	}
@@ -167,27 +167,27 @@ func (t *terminal) restore() {
 
 // again makes the terminal raw after this program has been stopped, when it
 // was, and tells the command its size.
-func (t *terminal) again(process sandpit.Process) {
+func (t *Terminal) again(process sandpit.Process) {
 	if t == nil || process == nil {
 		return
 	}
-	_ = t.raw()
+	_ = t.Raw()
 	t.resize(process)
 }
 
 // resize tells the command the size of the terminal.
-func (t *terminal) resize(process sandpit.Process) {
+func (t *Terminal) resize(process sandpit.Process) {
 	if t == nil || process == nil || t.keys != "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	_ = process.Resize(ctx, t.size())
+	_ = process.Resize(ctx, t.Size())
 }
 
-// close restores the terminal and dismisses the guard.
-func (t *terminal) close() {
-	t.restore()
+// Close restores the terminal and dismisses the guard.
+func (t *Terminal) Close() {
+	t.Restore()
 	_, _ = t.pipe.Write([]byte{0})
 	_ = t.pipe.Close()
 	_ = t.guard.Wait()

@@ -43,6 +43,8 @@ func (a *tree) commands() []command {
 		{"shell", "run a shell script in a new sandbox", a.shellCommand, false},
 		{"create", "create a sandbox that persists", a.createCommand, false},
 		{"exec", "run a command in a sandbox", a.execCommand, false},
+		{"code", "run code in a sandbox, which keeps its state", a.codeCommand, false},
+		{"context", "list and change the contexts of code", a.contextCommand, false},
 		{"ps", "list sandboxes, or the processes of one", a.psCommand, false},
 		{"attach", "attach to a process", a.attachCommand, false},
 		{"wait", "wait until a process exits", a.waitCommand, false},

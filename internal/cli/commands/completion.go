@@ -67,6 +67,10 @@ func (a *tree) completeFlags(cmd *cobra.Command) {
 			words(egress.SetNames()...)
 		case "on-expiry":
 			words("remove", "stop", "pause")
+		case "language":
+			words(sandpit.Languages()...)
+		case "context":
+			complete = a.completeContexts
 		case "platform":
 			words("linux/amd64", "linux/arm64")
 		case "signal":

@@ -27,6 +27,8 @@ Usage:
 
   sandpit create [flags] [NAME]             create a sandbox that persists
   sandpit exec [flags] NAME -- CMD          run CMD in it; -d in the background, -it with a terminal
+  sandpit code NAME [FILE]                  run code in it, which keeps its state, or read it at a prompt
+  sandpit context ls|create|restart|interrupt|rm NAME
   sandpit ps [NAME]                         list sandboxes, or the processes of one
   sandpit attach|wait|signal NAME PROCESS   attach to a process, wait for it, send it a signal
   sandpit logs|inspect|stats NAME           show its output, its details, its resource usage

@@ -314,10 +314,7 @@ func (a *tree) printPulled(s image.Summary) error {
 
 func (a *tree) imagesCommit() *cobra.Command {
 	var c sandpit.Commit
-	env := parsedList[string]{parse: func(text string) (string, error) {
-		entry, _, err := notation.ParseEnv(text, a.Lookup)
-		return entry, err
-	}, shown: "KEY=VALUE"}
+	env := a.envFlag()
 	labels := parsedList[[2]string]{parse: parseLabel, shown: "KEY=VALUE"}
 	workdir, user := textFlag("DIRECTORY"), textFlag("USER")
 	entrypoint := parsed[string]{parse: func(text string) (string, error) { return text, nil }, shown: "PROGRAM"}
@@ -336,7 +333,7 @@ Files that an image can't have, such as sockets, are left out and listed.`,
 		ValidArgsFunction: a.completeNames(1),
 	}, func(ctx context.Context, s *session, args []string) error {
 		c.Name, c.WorkDir, c.User = strings.TrimPrefix(args[1], sandpit.SavedImages), workdir.is, user.is
-		c.Env = slices.DeleteFunc(env.are, func(e string) bool { return e == "" }) // KEY alone, not set here
+		c.Env = env.entries()
 		if len(args) > 2 {
 			c.Cmd = args[2:]
 		}
@@ -370,7 +367,7 @@ Files that an image can't have, such as sockets, are left out and listed.`,
 		return a.printPulled(image.Summary{FullName: saved.Name, Digest: saved.Digest})
 	})
 	cmd.Flags().BoolVar(&c.NoPause, "no-pause", false, "let programs run on; files that they change may be saved half changed")
-	cmd.Flags().VarP(&env, "env", "e", "set a variable of the image; KEY alone takes its value from here")
+	cmd.Flags().VarP(env, "env", "e", "set a variable of the image; KEY alone takes its value from here")
 	cmd.Flags().VarP(&labels, "label", "l", "add or replace a label of the image")
 	cmd.Flags().VarP(&workdir, "workdir", "w", "working directory of the image")
 	cmd.Flags().VarP(&user, "user", "u", "user of the image")

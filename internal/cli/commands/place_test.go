@@ -42,6 +42,7 @@ func leaves(t *testing.T) map[string]*cobra.Command {
 // says that it works on this machine, and does nothing here instead.
 func TestServerIsHonoured(t *testing.T) {
 	arguments := map[string]string{
+		"code": "box -", "context ls": "box", "context create": "box", "context restart": "box python", "context interrupt": "box python", "context rm": "box python",
 		"run": "true", "shell": "true", "create": "box", "exec": "box true", "ps": "", "attach": "box p1", "wait": "box p1",
 		"signal": "box p1", "stop": "box", "start": "box", "kill": "box", "pause": "box", "resume": "box",
 		"extend": "--life 1h box", "update": "--name b box", "rm": "box", "prune": "", "logs": "box", "inspect": "box", "stats": "", "top": "", "events": "",

@@ -1,0 +1,287 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandpit-dev/sandpit"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/notation"
+)
+
+const codeLong = `Run code in a sandbox that keeps its state: variables, imports and functions of one run are
+there in the next. The code is that of FILE, a file of this machine, or of standard input. At a
+terminal without FILE, a prompt reads it: blocks of several lines end with an empty line, ^C
+interrupts, ^D leaves.
+
+What the code prints goes to standard output and standard error as it comes, and so does what it
+displays, such as the value of its last expression. Of a format other than text, only the name and
+the size are shown; --json has all of it.
+
+The exit code is 1 if the code failed or its interpreter ended, and 124 if the time was over. If
+this command is interrupted, so is the code; its state stays.
+
+Each language has a context, which its first run creates. 'sandpit context' creates others.`
+
+// codeCommand is sandpit code.
+func (a *tree) codeCommand() *cobra.Command {
+	var asJSON bool
+	language, inContext, timeout := textFlag("LANGUAGE"), textFlag("ID"), durationFlag()
+	env := a.envFlag()
+	cmd := &cobra.Command{
+		Use: "code [flags] NAME [FILE|-]", Long: codeLong,
+		Example: "  sandpit code work analysis.py\n  echo 'x = 6 * 7; x' | sandpit code work\n  sandpit code --context plots --timeout 1m work plot.py\n  sandpit code work",
+		Args:    arguments(1, 2),
+	}
+	names := a.completeNames(1)
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if len(args) == 1 {
+			return nil, cobra.ShellCompDirectiveDefault // files
+		}
+		return names(cmd, args, prefix)
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if inContext.set && language.set {
+			return sandpit.WithHint(cli.Usagef("--context has a language already"), "omit --language")
+		}
+		code := sandpit.Code{Language: language.is, Context: inContext.is, Timeout: timeout.is, Env: env.entries()}
+		file := append(args, "-")[1]
+		if len(args) == 1 && !asJSON && cli.IsTerminal(a.Stdin) && cli.IsTerminal(a.Stdout) {
+			return a.prompt(cmd.Context(), args[0], code)
+		}
+		var err error
+		if code.Source, err = a.readCode(file); err != nil {
+			return err
+		}
+		return a.withServer(cmd.Context(), false, func(ctx context.Context, s *session) error {
+			sb, err := s.find(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return a.runCodeJSON(ctx, s, sb, code)
+			}
+			return a.runCode(ctx, sb, code)
+		})
+	}
+	cmd.Flags().VarP(&language, "language", "l", "language (default "+sandpit.Python+")")
+	cmd.Flags().VarP(&inContext, "context", "c", "context to run in (default that of the language)")
+	cmd.Flags().Var(&timeout, "timeout", "time after which the code is interrupted, or else killed (default none)")
+	cmd.Flags().VarP(env, "env", "e", "set a variable during the run; KEY alone takes its value from here")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the result as JSON when the code has ended")
+	return at(cmd, placeServer)
+}
+
+// envFlag is a flag of variables. KEY alone takes its value from the environment of this program.
+func (a *tree) envFlag() *envFlag {
+	return &envFlag{parsedList[string]{parse: func(text string) (string, error) {
+		entry, _, err := notation.ParseEnv(text, a.Lookup)
+		return entry, err
+	}, shown: "KEY=VALUE"}}
+}
+
+type envFlag struct{ parsedList[string] }
+
+// entries returns the variables, without those that are not set here.
+func (f *envFlag) entries() []string {
+	return slices.DeleteFunc(slices.Clone(f.are), func(e string) bool { return e == "" })
+}
+
+// readCode reads the code of a file, or of standard input.
+func (a *tree) readCode(name string) (string, error) {
+	file := a.Stdin
+	if name != "-" {
+		var err error
+		if file, err = os.Open(name); err != nil {
+			return "", fmt.Errorf("reading the code: %w", err)
+		}
+		defer file.Close()
+	}
+	source, err := io.ReadAll(io.LimitReader(file, sandpit.MaxCode+1))
+	if err != nil {
+		return "", fmt.Errorf("reading the code: %w", err)
+	}
+	if len(source) > sandpit.MaxCode {
+		return "", sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "the code is longer than %d MiB", sandpit.MaxCode>>20), "put data into files of the sandbox: 'sandpit cp FILE NAME:/path'")
+	}
+	return string(source), nil
+}
+
+// display shows what code prints and displays. Its methods are safe for concurrent use.
+type display struct {
+	mu     sync.Mutex
+	inLine map[*os.File]bool // whose last line has no end: which output came last is chance
+	err    error
+}
+
+// writer returns a writer to a file.
+func (s *display) writer(to *os.File) io.Writer {
+	return writing(func(b []byte) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.write(to, string(b))
+	})
+}
+
+// write writes. Precondition: s.mu is held.
+func (s *display) write(to *os.File, text string) {
+	if text == "" || s.err != nil {
+		return
+	}
+	if s.inLine == nil {
+		s.inLine = map[*os.File]bool{}
+	}
+	s.inLine[to] = !strings.HasSuffix(text, "\n")
+	_, s.err = to.WriteString(text)
+}
+
+// block writes a text in lines of its own.
+func (s *display) block(to *os.File, text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for file, open := range s.inLine {
+		if open {
+			s.write(file, "\n")
+		}
+	}
+	if !strings.HasSuffix(text, "\n") && text != "" {
+		text += "\n"
+	}
+	s.write(to, text)
+}
+
+// failure returns why something could not be written, or nil.
+func (s *display) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return fmt.Errorf("writing the output: %w", s.err)
+	}
+	return nil
+}
+
+// writing is an io.Writer that never fails.
+type writing func([]byte)
+
+func (w writing) Write(b []byte) (int, error) {
+	w(b)
+	return len(b), nil
+}
+
+// runCode runs code and shows what comes of it.
+func (a *tree) runCode(ctx context.Context, sb sandpit.Sandbox, code sandpit.Code) error {
+	s := new(display)
+	code.Stdout, code.Stderr = s.writer(a.Stdout), s.writer(a.Stderr)
+	code.Output = func(o sandpit.CodeOutput) { s.block(a.Stdout, displayed(o)) }
+	res, err := sb.RunCode(ctx, code)
+	s.block(a.Stderr, "")
+	if err != nil {
+		return aboutContext(sb, err)
+	}
+	if res.Restarted != "" {
+		a.Note("%s", res.Restarted)
+	}
+	if res.Stateless {
+		a.Note("%s keeps no state from one run to the next", code.Language)
+	}
+	if res.Error != nil {
+		text := res.Error.Traceback
+		if text == "" {
+			text = res.Error.Name + ": " + res.Error.Value
+		}
+		s.block(a.Stderr, text)
+	}
+	a.tellEnd(res, code.Timeout)
+	if err := s.failure(); err != nil {
+		return err
+	}
+	return codeExit(res)
+}
+
+// aboutContext adds a hint to an error about a context.
+func aboutContext(sb sandpit.Sandbox, err error) error {
+	if errors.Is(err, sandpit.ErrNotFound) && sandpit.Hint(err) == "" {
+		return sandpit.WithHint(err, "run 'sandpit context ls "+sb.Name()+"' to list the contexts")
+	}
+	return err
+}
+
+// tellEnd says how a run ended, beside an error of the code.
+func (a *tree) tellEnd(res sandpit.CodeResult, timeout time.Duration) {
+	switch {
+	case res.TimedOut && res.Ended != "":
+		a.Note("timeout of %s exceeded: %s; its state is lost", notation.FormatDuration(timeout), res.Ended)
+	case res.TimedOut:
+		a.Note("interrupted: timeout of %s exceeded; raise it with --timeout", notation.FormatDuration(timeout))
+	case res.Ended != "":
+		a.Note("%s; its state is lost", res.Ended)
+	}
+	if res.Truncated {
+		a.Note("some of the output is missing: it exceeded a bound")
+	}
+}
+
+// codeExit returns the exit code of a run.
+func codeExit(res sandpit.CodeResult) error {
+	switch {
+	case res.TimedOut:
+		return cli.ExitWith(cli.ExitTimeout)
+	case !res.Success():
+		return cli.ExitWith(1)
+	}
+	return nil
+}
+
+// displayed returns what is shown of a value: a text, or which formats it has.
+func displayed(o sandpit.CodeOutput) string {
+	for _, text := range []string{o.Text, o.Markdown, o.LaTeX, string(o.JSON)} {
+		if text != "" {
+			return text
+		}
+	}
+	var all []string
+	add := func(kind string, size int) {
+		if size > 0 {
+			all = append(all, fmt.Sprintf("%s, %d bytes", cli.Harmless(kind), size))
+		}
+	}
+	add("text/html", len(o.HTML))
+	add("image/svg+xml", len(o.SVG))
+	add("application/javascript", len(o.JavaScript))
+	add("image/png", len(o.PNG))
+	add("image/jpeg", len(o.JPEG))
+	add("application/pdf", len(o.PDF))
+	for kind, content := range o.Extra {
+		add(kind, len(content))
+	}
+	slices.Sort(all)
+	if len(all) == 0 {
+		return ""
+	}
+	return "[" + strings.Join(all, "; ") + "]"
+}
+
+// runCodeJSON runs code and prints its result as the server sends it.
+func (a *tree) runCodeJSON(ctx context.Context, s *session, sb sandpit.Sandbox, code sandpit.Code) error {
+	var run v1.CodeRun
+	if err := s.call(ctx, http.MethodPost, "/v1/sandboxes/"+url.PathEscape(sb.ID())+"/code", v1.FromCode(code), &run); err != nil {
+		return aboutContext(sb, err)
+	}
+	if err := a.PrintJSON(run); err != nil {
+		return err
+	}
+	return codeExit(run.Sandpit())
+}
