@@ -77,6 +77,8 @@ func TestGoals(t *testing.T) {
 		{"too slow", goal{faster, 5, 10}, 10, 20, 2, "not met"},
 		{"speed", goal{atLeast, 0.3, 0.7}, 500, 1000, 0.5, "first met"},
 		{"an absolute figure", goal{below, 4, 1}, 3, 0, 3, "first met"},
+		{"one target", goal{atMost, 2, 2}, 10, 10, 1, "met"},
+		{"one target, too slow", goal{atMost, 2, 2}, 30, 10, 3, "not met"},
 		{"no goal", goal{}, 3, 2, 1.5, ""},
 	} {
 		ratio := tc.g.ratio(tc.own, tc.peer)

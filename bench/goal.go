@@ -16,7 +16,7 @@ const (
 	below                    // an absolute figure, at most; there is no peer
 )
 
-// goal is what Sandpit is to reach against a peer: first, and then.
+// goal is what Sandpit is to reach against a peer: first, and then. If both are the same, there is one target.
 type goal struct {
 	how         direction
 	first, then float64
@@ -67,6 +67,9 @@ func (g goal) target() string {
 	if g.how == below {
 		unit = ""
 	}
+	if g.then == g.first {
+		return sign + number(g.first) + unit
+	}
 	return fmt.Sprintf("%s%s%s, then %s%s", sign, number(g.first), unit, number(g.then), unit)
 }
 
@@ -75,6 +78,8 @@ func (g goal) verdict(ratio float64) string {
 	switch {
 	case g.how == plain:
 		return ""
+	case g.met(ratio, g.then) && g.then == g.first:
+		return "met"
 	case g.met(ratio, g.then):
 		return "both met"
 	case g.met(ratio, g.first):

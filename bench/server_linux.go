@@ -28,8 +28,8 @@ type served struct {
 // of the background, and of another row.
 const refill = 100 * time.Millisecond
 
-// serve starts a server and waits until it answers.
-func (b *bench) serve(ctx context.Context) (*served, error) {
+// serve starts a server with a policy file and arguments, and waits until it answers.
+func (b *bench) serve(ctx context.Context, policy string, args ...string) (*served, error) {
 	home := filepath.Join(b.dir, "served")
 	log, err := os.Create(filepath.Join(b.dir, "server.log"))
 	if err != nil {
@@ -39,7 +39,13 @@ func (b *bench) serve(ctx context.Context) (*served, error) {
 	// Of a variable that is there twice, a Go program sees the first.
 	env := slices.DeleteFunc(slices.Clone(b.env), func(v string) bool { return strings.HasPrefix(v, "SANDPIT_HOME=") })
 	s := &served{b: b, home: home, env: append(env, "SANDPIT_HOME="+home)}
-	s.cmd = exec.Command(b.sandpit, "serve")
+	if err := os.MkdirAll(home, 0o700); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(home, "policy.yaml"), []byte(policy), 0o600); err != nil {
+		return nil, err
+	}
+	s.cmd = exec.Command(b.sandpit, append([]string{"serve"}, args...)...)
 	s.cmd.Env, s.cmd.Stderr = s.env, log
 	if err := s.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting the server: %w", err)
@@ -144,7 +150,7 @@ func (s *served) life() *contestant {
 // withServer starts a server for a group of rows.
 func withServer(measure func(*served, context.Context) error) func(*bench, context.Context) error {
 	return func(b *bench, ctx context.Context) error {
-		s, err := b.serve(ctx)
+		s, err := b.serve(ctx, "")
 		if err != nil {
 			return err
 		}
