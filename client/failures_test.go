@@ -293,6 +293,24 @@ func TestBadStreams(t *testing.T) {
 	}
 }
 
+// A run that its caller leaves ends with the caller's error, also where the server's comes first.
+func TestLeftRun(t *testing.T) {
+	c := against(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "event: stdout\ndata: {\"data\":\"eA==\"}\n\n"+
+			"event: end\ndata: {\"reason\":\"error\",\"error\":{\"code\":\"canceled\",\"message\":\"context canceled\"}}\n\n")
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	leave := writerFunc(func(b []byte) (int, error) {
+		cancel()
+		return len(b), nil
+	})
+	_, err := c.sandbox("id", "name").RunCode(ctx, sandpit.Code{Source: "x", Stdout: leave})
+	if !errors.Is(err, context.Canceled) || errors.Is(err, sandpit.ErrUnavailable) {
+		t.Errorf("got %v", err)
+	}
+}
+
 // Events go on where they were when the server comes back.
 func TestEventsGoOn(t *testing.T) {
 	var asks atomic.Int64

@@ -132,10 +132,14 @@ func (c *Client) events(ctx context.Context, r request, position *uint64, take f
 		}
 		silence.Stop() // while the caller looks at it, the server is not silent
 		if ev.name == "end" {
-			if err := endError(ev.data); err != nil {
-				return err
+			err := endError(ev.data)
+			switch {
+			case err == nil:
+				return io.EOF
+			case ctx.Err() != nil: // the server's reason is that the caller has left
+				return c.failed(ctx, err)
 			}
-			return io.EOF
+			return err
 		}
 		if more, err := take(ev); !more || err != nil {
 			return err
