@@ -14,7 +14,7 @@ import (
 
 // Body returns the body of the request. Reading fails after limit bytes (-1: no limit), if the
 // client sends nothing for Limits.Stall, or if the body is not complete within the given
-// time (0: no limit).
+// time (0: no limit). If the call is broken off, it fails with the reason.
 func (c *Call) Body(limit int64, within time.Duration) io.ReadCloser {
 	b := &body{c: c, left: limit, bounded: limit >= 0}
 	if within > 0 {
@@ -53,6 +53,8 @@ func (b *body) Read(p []byte) (int, error) {
 	case err == io.EOF:
 		b.c.ended.Store(true)
 		b.c.readUntil(time.Time{})
+	case err != nil && b.c.BrokenOff() != nil:
+		err = b.c.BrokenOff() // which has set the deadline
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		err = &Refusal{Code: errcode.BodyTimeout, Message: "the body did not arrive in time", Hint: "send the body without long pauses"}
 	case err != nil:

@@ -493,6 +493,79 @@ func TestStalledBodyEnds(t *testing.T) {
 	}
 }
 
+// A call whose key is revoked while its body arrives ends with that, and not as one whose client is slow.
+func TestRevokedKeyEndsHalfSentBodies(t *testing.T) {
+	s := serve(t, gate.Limits{})
+	begun := make(chan error, 1)
+	d := echo("X-Key", "say", say)
+	d.Routes[0].Handle = func(c *gate.Call) error {
+		body := c.Body(-1, 0)
+		_, err := io.ReadFull(body, make([]byte, 4))
+		begun <- err
+		_, err = io.ReadAll(body)
+		return err
+	}
+	url := s.server(d) + "/boxes/b/say"
+	r, w := io.Pipe()
+	defer w.Close()
+	go w.Write([]byte("half")) //nolint:errcheck // it ends when the request does
+	go func() {
+		if err := <-begun; err != nil {
+			t.Error(err)
+		}
+		s.gate.Revoke("k1", nil)
+	}()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("X-Key", "s1")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusUnauthorized || !strings.HasPrefix(string(text), "no: unauthenticated") {
+		t.Errorf("%d %q %v", resp.StatusCode, text, err)
+	}
+}
+
+// A key whose calls never end can still make vital ones, of which there is a bound, too.
+func TestVitalCallsBesideEndlessOnes(t *testing.T) {
+	s := serve(t, gate.Limits{Calls: 20})
+	under, end := make(chan struct{}), make(chan struct{})
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer close(end)
+	wait := func(*gate.Call, []byte) error {
+		under <- struct{}{}
+		<-end
+		return nil
+	}
+	vital := echo("X-Key", "end", wait)
+	vital.Routes[0].Vital = true
+	plain, vitalURL := s.server(echo("X-Key", "wait", wait))+"/boxes/b/wait", s.server(vital)+"/boxes/b/end"
+	begin := func(url string, n int) {
+		t.Helper()
+		for range n {
+			answer := make(chan int, 1)
+			all.Go(func() {
+				status, _, _ := s.ask("POST", url, "", "X-Key", "s1")
+				answer <- status
+			})
+			select {
+			case <-under:
+			case status := <-answer:
+				t.Fatalf("%s: %d", url, status)
+			}
+		}
+		s.want(429, "no: rate_limited", "POST", url, "", "X-Key", "s1")
+	}
+	begin(plain, 20)
+	begin(vitalURL, 2) // a tenth
+}
+
 // A dialect with rates of its own counts its requests apart, and refuses in its own form what exceeds them.
 func TestDialectsHaveRates(t *testing.T) {
 	const never = 1e-6 // requests per second

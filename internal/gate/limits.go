@@ -129,7 +129,7 @@ func (l Limits) half() Limits {
 	return l
 }
 
-// vitalPart is the part of the rate and burst of a key that its vital requests have of their own.
+// vitalPart is the part of the rate, burst and calls of a key that its vital requests have of their own.
 const vitalPart = 10
 
 // use is what one caller uses. The limiter's mu guards it, but for the rate limiters, which
@@ -229,7 +229,11 @@ func (l *limiter) request(c *Call) error {
 	var buckets []*rate.Limiter
 	for in := u; in != nil; in = in.within {
 		revoked = revoked || in.revoked
-		many = many || len(in.calls) > in.limits.Calls
+		most := in.limits.Calls
+		if c.Vital {
+			most += max(most/vitalPart, 1)
+		}
+		many = many || len(in.calls) > most
 		buckets = append(buckets, in.bucketOf(c.service))
 	}
 	l.mu.Unlock()
