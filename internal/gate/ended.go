@@ -41,6 +41,9 @@ func (c *Call) breakOff(why error) {
 		return // the connection may belong to another call by now
 	}
 	c.Cancel(why)
+	if c.W == nil {
+		return // it is work that has outlived its call
+	}
 	if c.W.hijacked.Load() {
 		c.W.CloseIn(LastWords)
 		return
@@ -58,6 +61,33 @@ func (c *Call) OutliveClient() {
 	c.Ctx, c.Cancel = context.WithCancelCause(context.WithoutCancel(c.Ctx))
 	if why != nil {
 		c.Cancel(why)
+	}
+}
+
+// Outlive returns a context for work of a caller that may go on when its call has ended. Meanwhile it counts as a call in
+// progress of its key, with which it ends, as with the server. Call end once the work has ended.
+func (g *Gate) Outlive(ctx context.Context, who Caller) (work context.Context, end func()) {
+	c := &Call{gate: g, Caller: who}
+	c.Ctx, c.Cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(g.live, func() { c.Cancel(ErrDraining) })
+	l := &g.limiter
+	if who.limited() {
+		l.mu.Lock()
+		u := l.of(who)
+		l.hold(u, c)
+		revoked := u.revoked // since it was verified
+		for in := u.within; in != nil; in = in.within {
+			revoked = revoked || in.revoked
+		}
+		l.mu.Unlock()
+		if revoked {
+			c.Cancel(c.whyEnded())
+		}
+	}
+	return c.Ctx, func() {
+		stop()
+		l.release(c)
+		c.Cancel(nil)
 	}
 }
 

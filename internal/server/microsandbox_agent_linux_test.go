@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -487,6 +488,9 @@ time.sleep(1000)
 			t.Fatalf("%+v", f)
 		}
 	}
+	if n := s.figure("sandpit_open_streams"); n != 3 {
+		t.Errorf("a channel with two connections is %d streams", n)
+	}
 	for range 8 {
 		a.send(tcp, "core.tcp.data", msi{"data": make([]byte, 1<<20)})
 	}
@@ -620,8 +624,9 @@ func TestAgentHostile(t *testing.T) {
 			t.Fatal(err)
 		}
 		if name != "half a head" {
-			if f, err := b.read(); err == nil {
-				t.Errorf("%s: %+v", name, f)
+			f, err := b.read()
+			if ended := (websocket.CloseError{}); !errors.As(err, &ended) || ended.Code != websocket.StatusProtocolError || ended.Reason != "invalid" {
+				t.Errorf("%s: %+v, %v", name, f, err)
 			}
 		}
 		_ = b.conn.Close()
@@ -648,4 +653,7 @@ func TestAgentHostile(t *testing.T) {
 		t.Errorf("after all that: %q", out)
 	}
 	testkit.Until(t, "the other channels have ended", func() bool { return s.figure("sandpit_open_streams") == 1 })
+	if log := s.log.String(); strings.Contains(log, "level=ERROR") {
+		t.Errorf("what clients send is an error of the server:\n%s", log)
+	}
 }

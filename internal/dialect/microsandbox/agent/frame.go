@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"github.com/fxamacker/cbor/v2"
+
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // A frame is its length (of what follows), the ID of the operation that it belongs to, flags, and an envelope:
@@ -59,7 +61,7 @@ var decoder = sync.OnceValue(func() cbor.DecMode {
 })
 
 // errFrame is the error of bytes that are not frames, after which nothing that follows can be understood.
-var errFrame = errors.New("the client does not speak the agent protocol")
+var errFrame = gate.Invalid("the client does not speak the agent protocol", "")
 
 // readHead reads the head of a frame, and returns how many bytes its body has.
 func readHead(r io.Reader) (id uint32, flags byte, body int, err error) {

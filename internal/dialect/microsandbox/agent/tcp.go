@@ -15,7 +15,10 @@ import (
 // itself are the hosts that are the sandbox itself.
 var itself = [...]string{"localhost", "127.0.0.1", "::1", "[::1]", "0.0.0.0", "::", ""}
 
-// connect connects to a port of the sandbox.
+// heldConnection is the memory of a connection: the buffers of its two directions.
+const heldConnection = 64 << 10
+
+// connect connects to a port of the sandbox. The connection counts as a stream of the key, and its memory is charged.
 func (op *operation) connect(m message) {
 	ch := op.ch
 	var req connectRequest
@@ -32,7 +35,13 @@ func (op *operation) connect(m message) {
 		op.unconnected(to, err)
 		return
 	}
-	inside, err := op.dial(part.Ctx, req)
+	var inside net.Conn
+	if err = part.OpenStream(); err == nil {
+		err = part.Hold(gate.InMemory, heldConnection)
+	}
+	if err == nil {
+		inside, err = op.dial(part.Ctx, req)
+	}
 	if err != nil {
 		part.End(err)
 		op.unconnected(to, err)

@@ -137,7 +137,7 @@ func TestStateKeepsNoSecrets(t *testing.T) {
 	}
 }
 
-// A call does not wait for ever for a start, which goes on until the server ends. If the caller leaves, it ends.
+// A call does not wait for ever for a start, which goes on until its key or the server ends. If the caller leaves, it ends.
 func TestStartsAreNotWaitedForEver(t *testing.T) {
 	g := gate.New(gate.Options{})
 	ctx, leave := context.WithCancel(t.Context())
@@ -151,6 +151,20 @@ func TestStartsAreNotWaitedForEver(t *testing.T) {
 	if done, err := c.within(0, slow); done || err != nil {
 		t.Errorf("done %v, %v", done, err)
 	}
+	for _, key := range []string{"ends", "has ended"} {
+		c.Caller = gate.Caller{Key: key, Namespace: "n"}
+		if key == "has ended" {
+			g.Revoke(key, nil)
+		}
+		if done, err := c.within(0, slow); done || err != nil {
+			t.Errorf("done %v, %v", done, err)
+		}
+		g.Revoke(key, nil)
+		if err := <-ended; !errors.Is(err, gate.ErrKeyEnded) {
+			t.Errorf("the start of a key that has ended ends with %v", err)
+		}
+	}
+	c.Caller = gate.Caller{}
 	leave()
 	if done, err := c.within(time.Hour, slow); !done || !errors.Is(err, context.Canceled) {
 		t.Errorf("done %v, %v", done, err)

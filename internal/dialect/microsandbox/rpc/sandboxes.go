@@ -74,14 +74,14 @@ func startSandbox(c *call, in *startParams) (any, error) {
 }
 
 // within calls f, and stops waiting for it after some time. f then goes on, for as long as the engine lets it or until the
-// server ends. If the call ends earlier, so does f.
+// key or the server ends. If the call ends earlier, so does f.
 func (c *call) within(wait time.Duration, f func(context.Context) error) (done bool, err error) {
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(c.Ctx))
-	stop := context.AfterFunc(c.api.Gate.Live(), func() { cancel(gate.ErrDraining) })
+	ctx, end := c.api.Gate.Outlive(c.Ctx, c.Caller)
+	ctx, cancel := context.WithCancelCause(ctx)
 	over := make(chan error, 1)
 	go func() {
+		defer end()
 		defer cancel(nil)
-		defer stop()
 		over <- f(ctx)
 	}()
 	timer := time.NewTimer(wait)
