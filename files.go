@@ -44,7 +44,7 @@ type Files interface {
 
 	// Write creates or replaces a file with the data of r, and returns the number of
 	// bytes written. It replaces the file atomically, unless WriteOptions.Append
-	// is set.
+	// or WriteOptions.InPlace is set.
 	Write(ctx context.Context, path string, r io.Reader, opt WriteOptions) (int64, error)
 
 	// Mkdir creates a directory. With parents it also creates missing parents, and
@@ -67,6 +67,10 @@ type Files interface {
 
 	// Chmod changes the permission bits. It follows symbolic links.
 	Chmod(ctx context.Context, path string, mode fs.FileMode) error
+
+	// SetAttr changes attributes of a file, in the order of FileAttr's fields. If it
+	// fails, the changes before the one that failed remain.
+	SetAttr(ctx context.Context, path string, a FileAttr) error
 
 	// Copy copies a file, a link or, with recursive, a directory and its contents. It
 	// preserves modes and links and replaces existing files. Copying a socket,
@@ -103,6 +107,21 @@ type WriteOptions struct {
 	Mode    fs.FileMode // mode of a new file, before the umask 022; default 0644; an existing file keeps its mode
 	Append  bool        // append to the file instead of replacing it
 	Parents bool        // create missing parents with mode 0755
+	InPlace bool        // write into the file from Offset on instead of replacing it; other content remains
+	Offset  int64       // with InPlace; content before it that was never written is zeros
+}
+
+// FileAttr are the attributes that Files.SetAttr changes. Nil pointers and zero times leave
+// an attribute as it is.
+type FileAttr struct {
+	NoFollow bool // change a symbolic link itself, which has no size and mode to change
+
+	Size       *int64  // of a regular file: cut it, or extend it with zeros
+	UID        *uint32 // at most 65534; only root of the sandbox may change the owner
+	GID        *uint32
+	Mode       *fs.FileMode // permission bits
+	ModTime    time.Time
+	AccessTime time.Time
 }
 
 // FileInfo describes a file in a sandbox.

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
@@ -255,6 +256,11 @@ func (f files) Write(ctx context.Context, path string, r io.Reader, opt sandpit.
 	if opt.Parents {
 		query.Set("parents", "true")
 	}
+	if opt.InPlace {
+		query.Set("offset", strconv.FormatInt(opt.Offset, 10))
+	} else if opt.Offset != 0 {
+		return 0, pathError("write", path, fmt.Errorf("%w: an offset without InPlace", sandpit.ErrInvalid))
+	}
 	var v v1.Written
 	src := newSource(r)
 	err := f.work(ctx, "write", path, request{method: http.MethodPut, query: query, stream: src}, &v)
@@ -308,4 +314,31 @@ func (f files) Readlink(ctx context.Context, path string) (string, error) {
 // Chmod changes permission bits.
 func (f files) Chmod(ctx context.Context, path string, mode fs.FileMode) error {
 	return f.call(ctx, "chmod", path, http.MethodPost, "/chmod", f.query("path", path, "mode", v1.ModeText(mode)), nil)
+}
+
+// SetAttr changes attributes of a file.
+func (f files) SetAttr(ctx context.Context, path string, a sandpit.FileAttr) error {
+	query := f.query("path", path)
+	if a.NoFollow {
+		query.Set("follow", "false")
+	}
+	if a.Size != nil {
+		query.Set("size", strconv.FormatInt(*a.Size, 10))
+	}
+	if a.UID != nil {
+		query.Set("uid", strconv.FormatUint(uint64(*a.UID), 10))
+	}
+	if a.GID != nil {
+		query.Set("gid", strconv.FormatUint(uint64(*a.GID), 10))
+	}
+	if a.Mode != nil {
+		query.Set("mode", v1.ModeText(*a.Mode))
+	}
+	if !a.ModTime.IsZero() {
+		query.Set("mod_time", a.ModTime.Format(time.RFC3339Nano))
+	}
+	if !a.AccessTime.IsZero() {
+		query.Set("access_time", a.AccessTime.Format(time.RFC3339Nano))
+	}
+	return f.call(ctx, "setattr", path, http.MethodPost, "/attributes", query, nil)
 }

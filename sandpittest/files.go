@@ -33,7 +33,10 @@ var filesProperties = []property{
 	{"other errors have their kinds", testFileErrors},
 	{"Open does not block on a special file", testOpenSpecial},
 	{"Write appends", testAppend},
+	{"Write in place changes its part of a file only", testWriteInPlace},
 	{"Write makes parents when asked", testWriteParents},
+	{"SetAttr changes the attributes that it names and no others", testSetAttr},
+	{"SetAttr of a symbolic link changes the link", testSetAttrOfLink},
 	{"Write replaces at once or not at all", testAtomicWrite},
 	{"a Write whose reader fails changes nothing", testFailedWrite},
 	{"Rename and Remove do what they say", testRenameRemove},
@@ -578,6 +581,128 @@ func testAppend(t *testing.T, e *env) {
 	}
 	if info, err := sb.Files().Stat(t.Context(), "/tmp/log"); err != nil || info.Mode != 0o600 {
 		t.Errorf("got %v, %v", info.Mode, err)
+	}
+}
+
+func testWriteInPlace(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	files, ctx := sb.Files(), guarded(t)
+	large := strings.Repeat("0123456789", 200_000)
+	put(t, sb, "/tmp/f", large)
+	shell(t, sb, "cd /tmp; chmod 640 f; ln -s f l; stat -c %i f >inode; ln -s new dangling")
+	for at, text := range map[int64]string{0: "first", 1_000_000: strings.Repeat("middle", 100_000), int64(len(large)): "end", 123: ""} {
+		n, err := files.Write(ctx, "/tmp/l", strings.NewReader(text), sandpit.WriteOptions{InPlace: true, Offset: at, Mode: 0o777})
+		if err != nil || n != int64(len(text)) {
+			t.Fatalf("at %d: %d bytes, %v", at, n, err)
+		}
+	}
+	want := "first" + large[5:1_000_000] + strings.Repeat("middle", 100_000) + large[1_600_000:] + "end"
+	if got := get(t, sb, "/tmp/f"); got != want {
+		t.Errorf("%d bytes are not the %d that were written", len(got), len(want))
+	}
+	if got := shell(t, sb, "cd /tmp; stat -c '%a %i' f; cat inode; stat -c %F l"); got != "640 "+strings.Fields(got)[2]+"\n"+strings.Fields(got)[2]+"\nsymbolic link" {
+		t.Errorf("the file or the link is another: %q", got)
+	}
+	if _, err := files.Write(ctx, "/tmp/dangling", strings.NewReader("x"), sandpit.WriteOptions{InPlace: true, Offset: 3, Mode: 0o600}); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := files.Stat(ctx, "/tmp/new"); err != nil || info.Mode != 0o600 || get(t, sb, "/tmp/new") != "\x00\x00\x00x" {
+		t.Errorf("a new file: %+v, %v", info, err)
+	}
+	for _, opt := range []sandpit.WriteOptions{{InPlace: true, Offset: -1}, {Offset: 1}, {InPlace: true, Append: true}, {InPlace: true, Offset: 1<<63 - 1}} {
+		if _, err := files.Write(ctx, "/tmp/f", strings.NewReader("x"), opt); !errors.Is(err, sandpit.ErrInvalid) {
+			t.Errorf("%+v: %v", opt, err)
+		}
+	}
+	if got := get(t, sb, "/tmp/f"); got != want {
+		t.Error("a refused write has changed the file")
+	}
+	for path, kind := range map[string]error{"/tmp": sandpit.ErrIsDirectory, "/tmp/f/x": sandpit.ErrNotDirectory, "/tmp/none/f": fs.ErrNotExist, "/dev/null": sandpit.ErrInvalid, "/proc/1/mem": fs.ErrPermission} {
+		_, err := files.Write(ctx, path, strings.NewReader("x"), sandpit.WriteOptions{InPlace: true, Offset: 1})
+		isPathError(t, err, kind)
+	}
+}
+
+func testSetAttr(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	files, ctx := sb.Files(), guarded(t)
+	put(t, sb, "/tmp/f", "0123456789")
+	shell(t, sb, "mkdir /tmp/d; touch -d @1000 /tmp/f /tmp/d")
+	owner, err := files.Stat(ctx, "/tmp/f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := func(path string, a sandpit.FileAttr, want string) {
+		t.Helper()
+		if err := files.SetAttr(ctx, path, a); err != nil {
+			t.Errorf("%+v: %v", a, err)
+		} else if got := shell(t, sb, "stat -c '%a %s %.9Y %.9X' "+path); got != want {
+			t.Errorf("%+v: it is %q, want %q", a, got, want)
+		}
+	}
+	set("/tmp/f", sandpit.FileAttr{}, "644 10 1000.000000000 1000.000000000")
+	set("/tmp/f", sandpit.FileAttr{Mode: new(fs.FileMode(0o600))}, "600 10 1000.000000000 1000.000000000")
+	set("/tmp/f", sandpit.FileAttr{ModTime: time.Unix(-5, 25)}, "600 10 -4.999999975 1000.000000000")
+	set("/tmp/f", sandpit.FileAttr{AccessTime: time.Unix(7, 0)}, "600 10 -4.999999975 7.000000000")
+	set("/tmp/f", sandpit.FileAttr{Size: new(int64(4)), ModTime: time.Unix(1, 0), AccessTime: time.Unix(2, 0), Mode: new(fs.FileMode(0o444)), UID: &owner.UID, GID: &owner.GID}, "444 4 1.000000000 2.000000000")
+	if got := get(t, sb, "/tmp/f"); got != "0123" {
+		t.Errorf("a file that was cut is %q", got)
+	}
+	set("/tmp/f", sandpit.FileAttr{Mode: new(fs.ModeSticky | 0o200), ModTime: time.Unix(1, 0), AccessTime: time.Unix(9, 0)}, "1200 4 1.000000000 9.000000000")
+	set("/tmp/f", sandpit.FileAttr{Size: new(int64(6)), ModTime: time.Unix(1, 0), AccessTime: time.Unix(2, 0), Mode: new(fs.FileMode(0o644))}, "644 6 1.000000000 2.000000000")
+	if got := get(t, sb, "/tmp/f"); got != "0123\x00\x00" {
+		t.Errorf("a file that was extended is %q", got)
+	}
+	if got := shell(t, sb, "stat -c %a /tmp/d") + shell(t, sb, "stat -c %Y /tmp/d"); got != "7551000" {
+		t.Errorf("a directory is %q", got)
+	}
+	if err := files.SetAttr(ctx, "/tmp/d", sandpit.FileAttr{Mode: new(fs.FileMode(0o700)), ModTime: time.Unix(9, 0)}); err != nil {
+		t.Error(err)
+	}
+	if got := shell(t, sb, "stat -c '%a %Y' /tmp/d"); got != "700 9" {
+		t.Errorf("a directory is %q", got)
+	}
+	closed(t, sb)
+	for _, c := range []struct {
+		path string
+		attr sandpit.FileAttr
+		kind error
+	}{
+		{"/tmp/none", sandpit.FileAttr{Size: new(int64(0))}, fs.ErrNotExist},
+		{"/tmp/f/x", sandpit.FileAttr{}, sandpit.ErrNotDirectory},
+		{"/tmp/d", sandpit.FileAttr{Size: new(int64(0))}, sandpit.ErrIsDirectory},
+		{"/dev/null", sandpit.FileAttr{Size: new(int64(0))}, sandpit.ErrInvalid},
+		{"/dev/null", sandpit.FileAttr{Mode: new(fs.FileMode(0o777))}, fs.ErrPermission},
+		{"/tmp/closed/f", sandpit.FileAttr{Mode: new(fs.FileMode(0o777))}, fs.ErrPermission},
+		{"/proc/1/mem", sandpit.FileAttr{Size: new(int64(0))}, fs.ErrPermission},
+		{"/tmp/f", sandpit.FileAttr{Size: new(int64(-1))}, sandpit.ErrInvalid},
+		{"/tmp/f", sandpit.FileAttr{UID: new(uint32(65535))}, sandpit.ErrInvalid},
+		{"/tmp/f", sandpit.FileAttr{GID: new(uint32(1<<32 - 1))}, sandpit.ErrInvalid},
+		{"/tmp/f", sandpit.FileAttr{ModTime: time.Date(3000, 1, 1, 0, 0, 0, 0, time.UTC)}, sandpit.ErrInvalid},
+		{"", sandpit.FileAttr{}, sandpit.ErrInvalid},
+	} {
+		isPathError(t, files.SetAttr(ctx, c.path, c.attr), c.kind)
+	}
+	if owner.UID != 0 {
+		isPathError(t, files.SetAttr(ctx, "/tmp/f", sandpit.FileAttr{UID: new(uint32(0))}), fs.ErrPermission)
+	}
+}
+
+func testSetAttrOfLink(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	files, ctx := sb.Files(), guarded(t)
+	put(t, sb, "/tmp/f", "x")
+	shell(t, sb, "cd /tmp; ln -s f l; touch -h -d @1000 f l")
+	for _, a := range []sandpit.FileAttr{{NoFollow: true, Mode: new(fs.FileMode(0o777))}, {NoFollow: true, Size: new(int64(0))}} {
+		isPathError(t, files.SetAttr(ctx, "/tmp/l", a), sandpit.ErrUnsupported)
+	}
+	for i, a := range []sandpit.FileAttr{{NoFollow: true, ModTime: time.Unix(2000, 0)}, {ModTime: time.Unix(3000, 0), Size: new(int64(0))}} {
+		if err := files.SetAttr(ctx, "/tmp/l", a); err != nil {
+			t.Error(err)
+		}
+		if got, want := shell(t, sb, "cd /tmp; stat -c '%F %Y' f l"), [...]string{"regular file 1000\nsymbolic link 2000", "regular empty file 3000\nsymbolic link 2000"}[i]; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 }
 

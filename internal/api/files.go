@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"iter"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -27,8 +28,8 @@ func fileRoutes() []Route {
 	return []Route{
 		{Method: http.MethodGet, Path: files, ID: "readFile", Tag: tag, Summary: "Read a file", Text: "Supports a single byte range. The header X-Sandpit-Mode has the permission bits. HEAD returns the same status and headers without reading the file.", Query: []Param{path("")}, Headers: []Param{{Name: "Range", Type: "string", Doc: "bytes=FROM-TO"}}, Status: http.StatusOK, Other: []string{octets}, Guarded: true, Also: []int{http.StatusPartialContent}, Fails: []string{errcode.InvalidRange}, handle: readFile},
 		{
-			Method: http.MethodPut, Path: files, ID: "writeFile", Tag: tag, Summary: "Write a file", Text: "The file is replaced atomically, unless the content is appended. To repeat a request that appends is safe with an Idempotency-Key only.",
-			Query: []Param{path(""), mode, flag("append", "Append to the file"), flag("parents", "Create missing parent directories")}, Raw: octets, Status: http.StatusOK, Out: v1.Written{}, Guarded: true, Appends: true, handle: asJSON(writeFile),
+			Method: http.MethodPut, Path: files, ID: "writeFile", Tag: tag, Summary: "Write a file", Text: "The file is replaced atomically, unless the content is appended or has an offset. To repeat a request that appends is safe with an Idempotency-Key only.",
+			Query: []Param{path(""), mode, flag("append", "Append to the file"), {Name: "offset", Type: "integer", Doc: "Write into the file from this byte on; the rest of it remains"}, flag("parents", "Create missing parent directories")}, Raw: octets, Status: http.StatusOK, Out: v1.Written{}, Guarded: true, Appends: true, handle: asJSON(writeFile),
 		},
 		{Method: http.MethodDelete, Path: files, ID: "removeFile", Tag: tag, Summary: "Remove a file or directory", Query: []Param{path(""), recursive}, Status: http.StatusNoContent, Guarded: true, handle: only(removeFile)},
 		{Method: http.MethodGet, Path: files + "/stat", ID: "statFile", Tag: tag, Summary: "Describe a file", Query: []Param{path(""), {Name: "follow", Type: "boolean", Doc: "false: describe a symbolic link itself"}}, Status: http.StatusOK, Out: v1.FileInfo{}, handle: asJSON(statFile)},
@@ -42,6 +43,20 @@ func fileRoutes() []Route {
 		{Method: http.MethodPost, Path: files + "/symlink", ID: "linkFile", Tag: tag, Summary: "Create a symbolic link", Query: []Param{path(""), {Name: "target", Type: "string", Required: true}}, Status: http.StatusNoContent, Guarded: true, handle: only(linkFile)},
 		{Method: http.MethodGet, Path: files + "/readlink", ID: "readLink", Tag: tag, Summary: "Read the target of a symbolic link", Query: []Param{path("")}, Status: http.StatusOK, Out: v1.Link{}, handle: asJSON(readLink)},
 		{Method: http.MethodPost, Path: files + "/chmod", ID: "changeMode", Tag: tag, Summary: "Change permission bits", Query: []Param{path(""), {Name: "mode", Type: "string", Required: true, Doc: "In octal"}}, Status: http.StatusNoContent, Guarded: true, handle: only(changeMode)},
+		{
+			Method: http.MethodPost, Path: files + "/attributes", ID: "changeAttributes", Tag: tag, Summary: "Change attributes of a file", Text: "They are changed in the order of the parameters. If one fails, those before it remain changed.",
+			Query: []Param{
+				path(""),
+				{Name: "follow", Type: "boolean", Doc: "false: change a symbolic link itself"},
+				{Name: "size", Type: "integer", Doc: "Cut a regular file, or extend it with zeros"},
+				{Name: "uid", Type: "integer", Doc: "Only root of the sandbox may change the owner"},
+				{Name: "gid", Type: "integer"},
+				mode,
+				{Name: "mod_time", Type: "string", Doc: "In RFC 3339 format"},
+				{Name: "access_time", Type: "string", Doc: "In RFC 3339 format"},
+			},
+			Status: http.StatusNoContent, Guarded: true, handle: only(changeAttributes),
+		},
 		{Method: http.MethodGet, Path: files + "/watch", ID: "watchFiles", Ticket: true, Tag: tag, Summary: "Watch a directory for changes", Text: "The first event is ready; all changes after it are reported. An overflow event means that some were lost.", Query: []Param{path(""), flag("recursive", "Also watch directories below it")}, Status: http.StatusOK, Other: []string{stream.Events}, Feed: fileFeed(), handle: watchFiles},
 	}
 }
@@ -249,13 +264,35 @@ func changeMode(c *call) error {
 	})
 }
 
+func changeAttributes(c *call) error {
+	return c.onFiles(func(q *query, files sandpit.Files) error {
+		a := sandpit.FileAttr{NoFollow: !q.flag("follow", true), ModTime: q.time("mod_time"), AccessTime: q.time("access_time")}
+		if q.values.Has("size") {
+			a.Size = new(int64(q.number("size", math.MaxInt64)))
+		}
+		if q.values.Has("uid") {
+			a.UID = new(uint32(q.number("uid", math.MaxUint32)))
+		}
+		if q.values.Has("gid") {
+			a.GID = new(uint32(q.number("gid", math.MaxUint32)))
+		}
+		if q.values.Has("mode") {
+			a.Mode = new(q.mode("mode", 0))
+		}
+		if q.err != nil {
+			return q.err
+		}
+		return files.SetAttr(c.Ctx, q.text("path"), a)
+	})
+}
+
 func writeFile(c *call) (v1.Written, error) {
 	var out v1.Written
 	if err := c.OpenStream(); err != nil {
 		return out, err
 	}
 	err := c.onFiles(func(q *query, files sandpit.Files) error {
-		opt := sandpit.WriteOptions{Mode: q.mode("mode", 0), Append: q.flag("append", false), Parents: q.flag("parents", false)}
+		opt := sandpit.WriteOptions{Mode: q.mode("mode", 0), Append: q.flag("append", false), Parents: q.flag("parents", false), InPlace: q.values.Has("offset"), Offset: int64(q.number("offset", math.MaxInt64))}
 		if q.err != nil {
 			return q.err
 		}

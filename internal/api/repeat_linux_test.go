@@ -64,6 +64,7 @@ func TestEveryPostCanBeRepeated(t *testing.T) {
 		"copyFile":          {204, ask{path: base + "/files/copy?from=/tmp/copied&to=/tmp/copy"}},
 		"linkFile":          {204, ask{path: base + "/files/symlink?path=/tmp/link&target=/tmp"}},
 		"changeMode":        {204, ask{path: base + "/files/chmod?path=/tmp/copied&mode=0600"}},
+		"changeAttributes":  {204, ask{path: base + "/files/attributes?path=/tmp/copied&size=1"}},
 		"createContext":     {400, ask{path: base + "/contexts", body: v1.NewContext{Language: "cobol"}}},
 		"restartContext":    {404, ask{path: base + "/contexts/none/restart"}},
 		"interruptContext":  {404, ask{path: base + "/contexts/none/interrupt"}},

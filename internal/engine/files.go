@@ -135,3 +135,7 @@ func (f files) Readlink(ctx context.Context, path string) (target string, err er
 func (f files) Chmod(ctx context.Context, path string, mode fs.FileMode) error {
 	return f.do(ctx, "chmod", path, func(g sandpit.Files) error { return g.Chmod(ctx, path, mode) })
 }
+
+func (f files) SetAttr(ctx context.Context, path string, a sandpit.FileAttr) error {
+	return f.do(ctx, "setattr", path, func(g sandpit.Files) error { return g.SetAttr(ctx, path, a) })
+}

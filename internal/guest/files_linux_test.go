@@ -669,15 +669,7 @@ func TestFilesAsAnOlderGuest(t *testing.T) {
 	g := newGuest(t)
 	for name, older := range map[string]func(h *wire.Header, payload []byte, fromGuest bool) []byte{
 		"by its greeting": func(h *wire.Header, payload []byte, fromGuest bool) []byte {
-			var m wire.HelloMessage
-			if h.Type != wire.Hello || !fromGuest {
-				return payload
-			}
-			if err := m.Decode(payload); err != nil {
-				t.Error(err)
-			}
-			m.Features &^= wire.FeatureAs
-			return m.Append(nil)
+			return greeting(t, h, payload, fromGuest, wire.FeatureAs)
 		},
 		"by the operation": func(h *wire.Header, payload []byte, _ bool) []byte {
 			if h.Type == wire.Open && wire.Op(payload[0]) == wire.OpAs {
@@ -686,31 +678,7 @@ func TestFilesAsAnOlderGuest(t *testing.T) {
 			return payload
 		},
 	} {
-		ours, theirs := net.Pipe()
-		real := g.dial()
-		pass := func(to, from net.Conn, fromGuest bool) {
-			defer to.Close()
-			r := wire.NewReader(from)
-			for {
-				h, err := r.Next()
-				if err != nil {
-					return
-				}
-				payload := make([]byte, h.Len)
-				if r.Into(payload) != nil {
-					return
-				}
-				if _, err := to.Write(wire.AppendFrame(nil, h.Type, h.Stream, older(&h, payload, fromGuest))); err != nil {
-					return
-				}
-			}
-		}
-		go pass(real, theirs, false)
-		go pass(theirs, real, true)
-		c, err := client.New(within(t, time.Minute), ours, client.Options{Config: config()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := changed(t, g, older)
 		file := t.TempDir() + "/f"
 		if _, err := c.Files().As("0").Write(within(t, time.Minute), file, strings.NewReader("x"), sandpit.WriteOptions{}); !errors.Is(err, sandpit.ErrUnsupported) {
 			t.Errorf("%s: got %v", name, err)
@@ -721,6 +689,88 @@ func TestFilesAsAnOlderGuest(t *testing.T) {
 		write(t, c.Files(), file, "x", sandpit.WriteOptions{})
 		c.Close()
 	}
+}
+
+// A guest that does not know writes in place, and so would replace the file, is not asked, and
+// neither is one for attributes that it does not know. If it is asked, it refuses.
+func TestAttributesOfAnOlderGuest(t *testing.T) {
+	g := newGuest(t)
+	file := t.TempDir() + "/f"
+	c := changed(t, g, func(h *wire.Header, payload []byte, fromGuest bool) []byte {
+		return greeting(t, h, payload, fromGuest, wire.FeatureInPlace)
+	})
+	write(t, c.Files(), file, "content", sandpit.WriteOptions{})
+	for _, f := range []sandpit.Files{c.Files(), c.Files().As("0")} {
+		if _, err := f.Write(within(t, time.Minute), file, strings.NewReader("x"), sandpit.WriteOptions{InPlace: true, Offset: 3}); !errors.Is(err, sandpit.ErrUnsupported) || sandpit.Hint(err) == "" {
+			t.Errorf("a write in place: %v", err)
+		}
+		if err := f.SetAttr(within(t, time.Minute), file, sandpit.FileAttr{Size: new(int64(0))}); !errors.Is(err, sandpit.ErrUnsupported) || sandpit.Hint(err) == "" {
+			t.Errorf("a change of attributes: %v", err)
+		}
+	}
+	c.Close()
+	c = changed(t, g, func(h *wire.Header, payload []byte, _ bool) []byte {
+		if h.Type == wire.Open && wire.Op(payload[0]) == wire.OpSetAttr {
+			var m wire.SetAttr
+			if err := m.Decode(payload[1:]); err != nil {
+				t.Error(err)
+			}
+			m.Attrs |= 1 << 40 // of a later version
+			return m.Append([]byte{byte(wire.OpSetAttr)})
+		}
+		return payload
+	})
+	if err := c.Files().SetAttr(within(t, time.Minute), file, sandpit.FileAttr{Size: new(int64(0))}); !errors.Is(err, sandpit.ErrUnsupported) {
+		t.Errorf("an unknown attribute: %v", err)
+	}
+	c.Close()
+	if b, err := os.ReadFile(file); err != nil || string(b) != "content" {
+		t.Errorf("the file is %q, %v", b, err)
+	}
+}
+
+// greeting is for changed: it takes features from what the guest says that it knows.
+func greeting(t *testing.T, h *wire.Header, payload []byte, fromGuest bool, without uint64) []byte {
+	var m wire.HelloMessage
+	if h.Type != wire.Hello || !fromGuest {
+		return payload
+	}
+	if err := m.Decode(payload); err != nil {
+		t.Error(err)
+	}
+	m.Features &^= without
+	return m.Append(nil)
+}
+
+// changed returns a client of a guest whose frames, and those to it, pass through a function.
+func changed(t *testing.T, g *testGuest, change func(h *wire.Header, payload []byte, fromGuest bool) []byte) *client.Client {
+	t.Helper()
+	ours, theirs := net.Pipe()
+	real := g.dial()
+	pass := func(to, from net.Conn, fromGuest bool) {
+		defer to.Close()
+		r := wire.NewReader(from)
+		for {
+			h, err := r.Next()
+			if err != nil {
+				return
+			}
+			payload := make([]byte, h.Len)
+			if r.Into(payload) != nil {
+				return
+			}
+			if _, err := to.Write(wire.AppendFrame(nil, h.Type, h.Stream, change(&h, payload, fromGuest))); err != nil {
+				return
+			}
+		}
+	}
+	go pass(real, theirs, false)
+	go pass(theirs, real, true)
+	c, err := client.New(within(t, time.Minute), ours, client.Options{Config: config()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 // A request that is not a file operation, or names no user, is refused, and content that follows a

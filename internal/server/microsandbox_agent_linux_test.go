@@ -386,6 +386,33 @@ func TestAgentFiles(t *testing.T) {
 	if i := do(nil, "", "Stat", msi{"path": "/tmp/d/f", "follow_symlink": true}).(map[string]any); i["mode"] != uint64(0o100600) {
 		t.Errorf("%v", i)
 	}
+	for _, part := range []struct {
+		at   uint64
+		text string
+		want string
+	}{{1, "E", "lEss+"}, {7, "end", "lEss+\x00\x00end"}, {0, "L", "LEss+\x00\x00end"}} {
+		h := do(nil, "", "OpenFile", msi{"path": "/tmp/d/f", "options": msi{"write": true}})
+		id := a.start("core.fs.request", msi{"op": msi{"Write": msi{"handle": h, "offset": part.at, "len": len(part.text)}}})
+		a.send(id, "core.fs.data", msi{"data": []byte(part.text)})
+		a.send(id, "core.fs.data", msi{"data": []byte{}})
+		if _, last := a.rest(id); last.p["ok"] != true || read("/tmp/d/f", 0, nil) != part.want {
+			t.Errorf("writing at %d: %v, and the file is %q", part.at, last.p, read("/tmp/d/f", 0, nil))
+		}
+		do(nil, "", "CloseHandle", msi{"handle": h})
+	}
+	h := do(nil, "", "OpenFile", msi{"path": "/tmp/d/f", "options": msi{"write": true}})
+	do(nil, "", "FSetStat", msi{"handle": h, "attrs": msi{"size": 5, "mtime": -2, "atime": 3}})
+	do(nil, "", "SetStat", msi{"path": "/tmp/d/l", "follow_symlink": false, "attrs": msi{"mtime": 77}})
+	do(nil, "setstat: setattr /tmp/d/l: operation not supported", "SetStat", msi{"path": "/tmp/d/l", "follow_symlink": false, "attrs": msi{"size": 0}})
+	do(nil, "setstat: setattr /tmp/d/f: the ids of a sandbox end at 65534", "SetStat", msi{"path": "/tmp/d/f", "follow_symlink": true, "attrs": msi{"uid": 65535}})
+	do(nil, "setstat: Permission denied (os error 13)", "SetStat", msi{"path": "/tmp/d/f", "follow_symlink": true, "attrs": msi{"uid": 1234}})
+	do(nil, "", "SetStat", msi{"path": "/tmp/d/f", "follow_symlink": true, "attrs": msi{"mode": 0o640, "uid": 1000, "gid": 1000, "mtime": -2}})
+	if i := do(nil, "", "FStat", msi{"handle": h}).(map[string]any); i["size"] != uint64(5) || i["mtime"] != int64(-2) || i["mode"] != uint64(0o100640) {
+		t.Errorf("%v", i)
+	}
+	if i := do(nil, "", "Stat", msi{"path": "/tmp/d/l", "follow_symlink": false}).(map[string]any); i["mtime"] != uint64(77) {
+		t.Errorf("%v", i)
+	}
 	names := func(list any) (all string) {
 		for _, e := range list.([]any) {
 			all += e.(map[string]any)["path"].(string) + " " + e.(map[string]any)["kind"].(string) + "\n"
@@ -396,7 +423,7 @@ func TestAgentFiles(t *testing.T) {
 	if got := names(do(nil, "", "List", msi{"path": "/tmp/d"})); got != all {
 		t.Error(got)
 	}
-	h := do(nil, "", "OpenDir", msi{"path": "/tmp/d"})
+	h = do(nil, "", "OpenDir", msi{"path": "/tmp/d"})
 	var got string
 	for n := 1; n > 0; {
 		part := do(nil, "", "ReadDir", msi{"handle": h, "limit": 2})
@@ -410,7 +437,7 @@ func TestAgentFiles(t *testing.T) {
 
 	do(nil, "", "Copy", msi{"src": "/tmp/d/l", "dst": "/tmp/d/c"})
 	do(nil, "", "Rename", msi{"src": "/tmp/d/c", "dst": "/tmp/d/r"})
-	if got := read("/tmp/d/r", 0, nil); got != "less+" {
+	if got := read("/tmp/d/r", 0, nil); got != "LEss+" {
 		t.Errorf("the copy: %q", got)
 	}
 	do(nil, "remove: Is a directory (os error 21)", "Remove", msi{"path": "/tmp/d"})

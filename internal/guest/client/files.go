@@ -217,8 +217,14 @@ func (f files) Write(ctx context.Context, path string, from io.Reader, opt sandp
 	if mode == 0 {
 		mode = 0o644
 	}
+	m := &wire.Write{Path: path, Mode: notation.ModeBits(mode), AtEnd: opt.Append, Parents: opt.Parents, InPlace: opt.InPlace, Offset: opt.Offset}
+	if opt.InPlace {
+		if err := f.inPlace(); err != nil {
+			return 0, pathError("write", path, err)
+		}
+	}
 	// The content that comes back is none: the answer is the last frame.
-	s, err := f.open(ctx, wire.OpWrite, &wire.Write{Path: path, Mode: notation.ModeBits(mode), AtEnd: opt.Append, Parents: opt.Parents}, false, 0)
+	s, err := f.open(ctx, wire.OpWrite, m, false, 0)
 	if err != nil {
 		return 0, pathError("write", path, err)
 	}
@@ -228,9 +234,9 @@ func (f files) Write(ctx context.Context, path string, from io.Reader, opt sandp
 		return 0, hintMode(mode, pathError("write", path, s.broken(ctx, err)))
 	}
 	b, err := s.wait(ctx)
-	var m wire.Written
+	var written wire.Written
 	if err == nil {
-		if err = m.Decode(b); err != nil {
+		if err = written.Decode(b); err != nil {
 			err = violation("%s", err)
 			f.c.fail(err)
 		}
@@ -238,7 +244,7 @@ func (f files) Write(ctx context.Context, path string, from io.Reader, opt sandp
 	if err != nil {
 		return 0, hintMode(mode, pathError("write", path, err))
 	}
-	return m.Bytes, nil
+	return written.Bytes, nil
 }
 
 // uploadFrames is how many frames of content are sent at once, if there is so
@@ -310,6 +316,54 @@ func (f files) Readlink(ctx context.Context, path string) (string, error) {
 func (f files) Chmod(ctx context.Context, path string, mode fs.FileMode) error {
 	err := f.call(ctx, wire.OpChmod, &wire.Path{Path: path, Mode: notation.ModeBits(mode)}, nil)
 	return hintMode(mode, pathError("chmod", path, err))
+}
+
+// inPlace returns an error if the guest does not know writes in place, which it would take
+// for others, and SetAttr.
+func (f files) inPlace() error {
+	if f.c.features&wire.FeatureInPlace != 0 {
+		return nil
+	}
+	return sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "this sandbox is older than writes in place and changes of attributes"), "stop and start the sandbox")
+}
+
+// SetAttr changes attributes of a file.
+func (f files) SetAttr(ctx context.Context, path string, a sandpit.FileAttr) error {
+	m := &wire.SetAttr{Path: path, Follow: !a.NoFollow}
+	if a.Size != nil {
+		m.Attrs, m.Size = m.Attrs|wire.AttrSize, *a.Size
+	}
+	if a.Mode != nil {
+		m.Attrs, m.Mode = m.Attrs|wire.AttrMode, notation.ModeBits(*a.Mode)
+	}
+	if a.UID != nil {
+		m.Attrs, m.UID = m.Attrs|wire.AttrUID, uint64(*a.UID)
+	}
+	if a.GID != nil {
+		m.Attrs, m.GID = m.Attrs|wire.AttrGID, uint64(*a.GID)
+	}
+	for _, t := range []struct {
+		time time.Time
+		bit  uint64
+		to   *int64
+	}{{a.ModTime, wire.AttrModTime, &m.ModTime}, {a.AccessTime, wire.AttrAccessTime, &m.AccessTime}} {
+		if t.time.IsZero() {
+			continue
+		}
+		m.Attrs, *t.to = m.Attrs|t.bit, t.time.UnixNano()
+		if !time.Unix(0, *t.to).Equal(t.time) {
+			return pathError("setattr", path, fmt.Errorf("%w: a time before the year 1678 or after 2261", sandpit.ErrInvalid))
+		}
+	}
+	err := f.inPlace()
+	if err == nil {
+		err = f.call(ctx, wire.OpSetAttr, m, nil)
+	}
+	err = pathError("setattr", path, err)
+	if a.Mode != nil {
+		return hintMode(*a.Mode, err)
+	}
+	return err
 }
 
 // hintMode adds to the refusal of a mode with a set-id bit what refuses it.

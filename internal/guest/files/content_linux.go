@@ -175,7 +175,7 @@ func (f *Files) write(s *conn.Stream, m *wire.Write, path string) {
 // target is a file being written.
 type target struct {
 	fd   int
-	dir  int    // -1 when the file is extended in place
+	dir  int    // -1 when the file itself is written
 	temp string // in dir
 	name string // in dir
 }
@@ -184,7 +184,7 @@ type target struct {
 const maxLinks = 40
 
 // openTarget opens what the content is written to: the file itself when it is
-// extended, and else a new one beside it, which then takes its place.
+// extended or written in place, and else a new one beside it, which then takes its place.
 func openTarget(m *wire.Write, path string) (*target, error) {
 	mode := uint32(m.Mode) & 0o7777
 	if m.Parents {
@@ -197,6 +197,17 @@ func openTarget(m *wire.Write, path string) (*target, error) {
 	if m.AtEnd {
 		fd, _, err := openRegular(path, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, mode)
 		return &target{fd: fd, dir: -1}, err
+	}
+	if m.InPlace {
+		fd, _, err := openRegular(path, unix.O_WRONLY|unix.O_CREAT, mode)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := unix.Seek(fd, m.Offset, unix.SEEK_SET); err != nil {
+			unix.Close(fd)
+			return nil, err
+		}
+		return &target{fd: fd, dir: -1}, nil
 	}
 
 	// Find the file that the last symbolic links lead to: that is what open(2) would write.

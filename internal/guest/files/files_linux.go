@@ -86,6 +86,9 @@ func (f *Files) Open(s *conn.Stream, op wire.Op, msg []byte) error {
 		if err := m.Decode(msg); err != nil {
 			return wire.Invalid("write: " + err.Error())
 		}
+		if m.Offset < 0 || m.Offset > 0 && !m.InPlace || m.InPlace && m.AtEnd {
+			return wire.Invalid("the offset of a write is negative, or the write is not in place")
+		}
 		path, err := f.settings.Path(f.user, m.Path)
 		if err != nil {
 			return err
@@ -154,6 +157,15 @@ func (f *Files) Open(s *conn.Stream, op wire.Op, msg []byte) error {
 			return wire.Invalid("edit: " + err.Error())
 		}
 		return f.call(s, m.Path, func(path string) (conn.Message, error) { return conn.Nothing{}, edit(m, path) })
+	case wire.OpSetAttr:
+		m := new(wire.SetAttr)
+		if err := m.Decode(msg); err != nil {
+			return wire.Invalid("setattr: " + err.Error())
+		}
+		if err := checkAttr(m); err != nil {
+			return err
+		}
+		return f.call(s, m.Path, func(path string) (conn.Message, error) { return conn.Nothing{}, setAttr(m, path) })
 	case wire.OpMkdir:
 		simple = func(m *wire.Path, path string) (conn.Message, error) {
 			return conn.Nothing{}, mkdir(path, uint32(m.Mode), m.Flag)
@@ -207,7 +219,7 @@ func (f *Files) as(s *conn.Stream, msg []byte) error {
 		return wire.Invalid("as: " + err.Error())
 	}
 	switch op := wire.Op(m.Op); {
-	case m.Op > uint64(wire.OpPack) || !op.OfFiles():
+	case m.Op != uint64(op) || !op.OfFiles():
 		return wire.Invalid("operation " + strconv.FormatUint(m.Op, 10) + " is not one of files")
 	case m.User == "": // to LookUser it is the guest itself
 		return wire.Invalid("the user is empty")

@@ -5,7 +5,7 @@ package wire
 // refuses instead of acting as the sandbox's user.
 type As struct {
 	User    string // as Start.User
-	Op      uint64 // 9 to 18, 21 to 27
+	Op      uint64 // 9 to 18, 21 to 27, 32
 	Message string // of Op
 }
 
@@ -156,6 +156,8 @@ type Write struct {
 	Mode    uint64 // permission bits of a new file, before the umask 022
 	AtEnd   bool   // add to the file instead of replacing it
 	Parents bool   // make missing directories above it
+	InPlace bool   // write into the file from Offset on instead of replacing it
+	Offset  int64
 }
 
 // Append appends the encoded message.
@@ -163,13 +165,14 @@ func (m *Write) Append(b []byte) []byte {
 	b = appendString(b, m.Path)
 	b = appendUint(b, m.Mode)
 	b = appendBool(b, m.AtEnd)
-	return appendBool(b, m.Parents)
+	b = appendBool(b, m.Parents)
+	return appendInt(appendBool(b, m.InPlace), m.Offset)
 }
 
 // Decode decodes a message.
 func (m *Write) Decode(b []byte) error {
 	d := newDecoder(b)
-	*m = Write{d.string(), d.uint(), d.bool(), d.bool()}
+	*m = Write{d.string(), d.uint(), d.bool(), d.bool(), d.bool(), d.int()}
 	return d.err()
 }
 
@@ -210,5 +213,41 @@ func (m *Path) Append(b []byte) []byte {
 func (m *Path) Decode(b []byte) error {
 	d := newDecoder(b)
 	*m = Path{d.string(), d.string(), d.uint(), d.bool()}
+	return d.err()
+}
+
+// Attributes that SetAttr changes.
+const (
+	AttrSize = 1 << iota
+	AttrMode
+	AttrUID
+	AttrGID
+	AttrModTime
+	AttrAccessTime
+)
+
+// SetAttr requests to change attributes of a file.
+type SetAttr struct {
+	Path                string
+	Follow              bool   // the last symbolic link
+	Attrs               uint64 // which: bits; other attributes keep their values
+	Size                int64
+	Mode                uint64 // as Path.Mode
+	UID, GID            uint64
+	ModTime, AccessTime int64 // nanoseconds since 1970
+}
+
+// Append appends the encoded message.
+func (m *SetAttr) Append(b []byte) []byte {
+	b = appendBool(appendString(b, m.Path), m.Follow)
+	b = appendInt(appendUint(b, m.Attrs), m.Size)
+	b = appendUint(appendUint(appendUint(b, m.Mode), m.UID), m.GID)
+	return appendInt(appendInt(b, m.ModTime), m.AccessTime)
+}
+
+// Decode decodes a message.
+func (m *SetAttr) Decode(b []byte) error {
+	d := newDecoder(b)
+	*m = SetAttr{d.string(), d.bool(), d.uint(), d.int(), d.uint(), d.uint(), d.uint(), d.int(), d.int()}
 	return d.err()
 }

@@ -25,6 +25,7 @@ const (
 	FeatureWindows = 1 << iota // StartWindows
 	FeaturePassAll             // PassAll
 	FeatureAs                  // OpAs
+	FeatureInPlace             // Write.InPlace and OpSetAttr
 )
 
 // Append appends the encoded message, Magic included.
@@ -87,10 +88,13 @@ const (
 	OpPorts     Op = 29 // call: nothing → Ports
 	OpAnnounced Op = 30 // call: Refs → nothing
 	OpAs        Op = 31 // As: a file operation by another user, with that operation's stream
+	OpSetAttr   Op = 32 // call: SetAttr → nothing
 )
 
 // OfFiles reports whether As can carry the operation.
-func (op Op) OfFiles() bool { return op >= OpStat && op <= OpChmod || op >= OpCopy && op <= OpPack }
+func (op Op) OfFiles() bool {
+	return op >= OpStat && op <= OpChmod || op >= OpCopy && op <= OpPack || op == OpSetAttr
+}
 
 // A Code is the kind of an error in the guest's answer.
 type Code uint8

@@ -45,7 +45,7 @@ func messages() [][2]decodable {
 		{&ReadDir{"p", "a", 3}, &ReadDir{}},
 		{&Entries{true, []File{file, {}}}, &Entries{List: []File{}}},
 		{&Read{"p", -1, 2}, &Read{}},
-		{&Write{"p", 0o644, true, true}, &Write{}},
+		{&Write{"p", 0o644, true, true, true, -9}, &Write{}},
 		{&Written{5}, &Written{}},
 		{&Lifetime{true, 1, 2, 3}, &Lifetime{}},
 		{&LifetimeState{1, 2, 3}, &LifetimeState{}},
@@ -62,6 +62,7 @@ func messages() [][2]decodable {
 		{&Closed{104}, &Closed{}},
 		{&Ports{[]Port{{"\x7f\x00\x00\x01", 80, 1000}, {string(make([]byte, 16)), 0, 0}}}, &Ports{List: []Port{}}},
 		{&Path{"p", "o", 3, true}, &Path{}},
+		{&SetAttr{"p", true, 63, -1, 0o644, 1, 1 << 32, -2, 3}, &SetAttr{}},
 		{&As{"u", 9, "p\x00"}, &As{}},
 	}
 }

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"path"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/fxamacker/cbor/v2"
 
@@ -339,33 +341,25 @@ func rename(ctx context.Context, op *operation, in *filesArgs) (any, error) {
 }
 
 func setStat(ctx context.Context, op *operation, in *filesArgs) (any, error) {
-	f, p := op.as(nil), absolute(in.Path)
-	if i, err := look(ctx, f, p, in.Follow); err != nil {
-		return nil, err
-	} else if !in.Follow && i.Mode&fs.ModeSymlink != 0 {
-		return nil, errNotSupported("changing a symbolic link")
-	}
-	return nil, in.Attrs.set(ctx, f, p)
-}
-
-// errNotSupported returns the error of something that the sandbox can't do.
-func errNotSupported(what string) error {
-	return &gate.Refusal{Code: errcode.Unsupported, Message: what + ": Operation not supported (os error 95)"}
+	return nil, in.Attrs.set(ctx, op.as(nil), absolute(in.Path), in.Follow)
 }
 
 // set changes attributes of a file.
-func (a *attributes) set(ctx context.Context, f sandpit.Files, p string) error {
-	switch {
-	case a.UID != nil || a.GID != nil:
-		return errNotSupported("changing the owner")
-	case a.Size != nil:
-		return errNotSupported("changing the size")
-	case a.Atime != nil || a.Mtime != nil:
-		return errNotSupported("changing times")
-	case a.Mode == nil:
-		return nil
+func (a *attributes) set(ctx context.Context, f sandpit.Files, p string, follow bool) error {
+	change := sandpit.FileAttr{NoFollow: !follow, UID: a.UID, GID: a.GID}
+	if a.Size != nil {
+		change.Size = new(int64(min(*a.Size, math.MaxInt64)))
 	}
-	return f.Chmod(ctx, p, notation.ParseModeBits(uint64(*a.Mode)))
+	if a.Mode != nil {
+		change.Mode = new(notation.ParseModeBits(uint64(*a.Mode)))
+	}
+	if a.Mtime != nil {
+		change.ModTime = time.Unix(*a.Mtime, 0)
+	}
+	if a.Atime != nil {
+		change.AccessTime = time.Unix(*a.Atime, 0)
+	}
+	return f.SetAttr(ctx, p, change)
 }
 
 // contentReader reads the content that a client sends. An empty message ends it.

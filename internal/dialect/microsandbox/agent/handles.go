@@ -39,8 +39,7 @@ type handle struct {
 	dir                 bool
 	read, write, append bool
 
-	mu    sync.Mutex // held during a Write and a ReadDir
-	size  uint64     // where the next Write begins, if write is set
+	mu    sync.Mutex // held during a ReadDir
 	after string     // the last entry that was read of a directory
 	done  bool       // all were
 }
@@ -99,8 +98,6 @@ func openFile(ctx context.Context, op *operation, in *filesArgs) (any, error) {
 		if _, err := h.files.Write(ctx, h.path, strings.NewReader(""), opt); err != nil {
 			return nil, err
 		}
-	} else {
-		h.size = uint64(i.Size)
 	}
 	return op.ch.files.add(h)
 }
@@ -164,15 +161,13 @@ func writeHandle(ctx context.Context, op *operation, in *filesArgs) (any, error)
 	if !h.write {
 		return nil, gate.Invalid(fmt.Sprintf("handle %d is not open for writing", in.Handle), "")
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.append && in.Offset != h.size {
-		return nil, errNotSupported("writing to another place than the end")
+	opt := sandpit.WriteOptions{Append: true}
+	if !h.append {
+		opt = sandpit.WriteOptions{InPlace: true, Offset: int64(min(in.Offset, math.MaxInt64))}
 	}
 	r := &contentReader{op: op, want: in.Len}
 	defer r.close()
-	n, err := h.files.Write(ctx, h.path, r, sandpit.WriteOptions{Append: true})
-	h.size += uint64(max(n, 0))
+	_, err = h.files.Write(ctx, h.path, r, opt)
 	return nil, err
 }
 
@@ -236,5 +231,5 @@ func fsetStat(ctx context.Context, op *operation, in *filesArgs) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nil, in.Attrs.set(ctx, h.files, h.path)
+	return nil, in.Attrs.set(ctx, h.files, h.path, true)
 }
