@@ -20,8 +20,6 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/time/rate"
-
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/engine"
@@ -65,15 +63,9 @@ type api struct {
 	dialect.Server
 	watchers watchers
 	builds   builds
-	searches *rate.Limiter // for the sandbox of a signature
+	signers  signers
 	proxy    *portproxy.Proxy
 }
-
-// Bounds of searches, of all strangers together.
-const (
-	searchRate  = 50 // per second
-	searchBurst = 100
-)
 
 // call is one request on its way.
 type call struct {
@@ -92,7 +84,7 @@ type route struct {
 
 // serve returns the dialect as the gate of a server has it.
 func serve(s dialect.Server) gate.Dialect {
-	a := &api{Server: s, searches: rate.NewLimiter(searchRate, searchBurst)}
+	a := &api{Server: s}
 	a.proxy = a.newProxy()
 	d := gate.Dialect{
 		Pick: func(r *http.Request) string {

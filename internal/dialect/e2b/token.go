@@ -1,19 +1,11 @@
 package e2b
 
 import (
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/base64"
-	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/dialect"
-	"github.com/sandpit-dev/sandpit/internal/engine"
-	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
@@ -84,58 +76,4 @@ func knows(keys []string, key string) ([]string, bool) {
 	}
 	keys = append(keys, key)
 	return keys[max(len(keys)-maxKeys, 0):], true
-}
-
-// errSignature is the error of every signature that is not valid. A stranger must not find out why.
-var errSignature = &gate.Refusal{Code: errcode.Unauthenticated, Message: "the signature of the URL is not valid, or has expired", Hint: "ask for a new URL"}
-
-// proveSignature proves a URL that was signed with an access token. The URLs that SDKs make for one URL of
-// all sandboxes do not name the sandbox: then it is searched. That costs the server about a microsecond
-// for each sandbox, and strangers are refused if they cause too many searches.
-func (a *api) proveSignature(c *gate.Call) (who gate.Caller, ok bool, err error) {
-	given := gate.TakeQuery(c.R, "signature")
-	if len(given) != 1 || len(given[0]) > 64 {
-		return who, false, nil
-	}
-	q := c.R.URL.Query()
-	operation := "read"
-	if c.R.Method != http.MethodGet {
-		operation = "write"
-	}
-	expires := q.Get("signature_expiration")
-	if expires != "" {
-		if at, err := strconv.ParseInt(expires, 10, 64); err != nil || time.Now().Unix() > at {
-			return who, false, errSignature
-		}
-	}
-	if c.Target == "" && !a.searches.Allow() {
-		return who, false, &gate.Refusal{Code: errcode.Overloaded, Message: "too many requests with signatures", Hint: "try again in a moment", After: time.Second}
-	}
-	all := []engine.Box{}
-	if c.Target == "" {
-		all = a.Sandboxes()
-	} else if sb := a.Sandbox(c.Target); sb != nil {
-		all = append(all, sb)
-	}
-	for _, sb := range all {
-		for _, key := range stateOf(sb).Keys {
-			token, who, err := a.Tokens.Of(c.Ctx, key, sb.ID())
-			if err == nil && hmac.Equal([]byte(given[0]), []byte(sign(q.Get("path"), operation, q.Get("username"), token, expires))) {
-				c.Target = sb.ID()
-				return who, true, nil
-			}
-		}
-	}
-	return who, false, errSignature
-}
-
-// sign returns the signature of a transfer of a file with an access token. expires is in seconds since
-// 1970; "" is never.
-func sign(path, operation, user, token, expires string) string {
-	text := fmt.Sprintf("%s:%s:%s:%s", path, operation, user, token)
-	if expires != "" {
-		text += ":" + expires
-	}
-	sum := sha256.Sum256([]byte(text))
-	return "v1_" + base64.RawStdEncoding.EncodeToString(sum[:])
 }
