@@ -164,3 +164,15 @@ func (p codePlace) Charge(n int64) error {
 	}
 	return p.s.memory.Grow(n)
 }
+
+// Pay charges memory for as long as the sandbox exists.
+func (p codePlace) Pay(n int64) error { return p.s.pay(n) }
+
+// Add is Pay for memory that is in use in any case. A negative number returns it.
+func (p codePlace) Add(n int64) {
+	if n < 0 {
+		p.s.refund(-n)
+		return
+	}
+	p.s.owe(n)
+}

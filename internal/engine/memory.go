@@ -68,6 +68,16 @@ func (s *Sandbox) pay(n int64) error {
 	return nil
 }
 
+// owe is pay regardless of the bounds, for data that exists in any case.
+func (s *Sandbox) owe(n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.repaid {
+		s.memory.Add(n)
+		s.cost += n
+	}
+}
+
 // refund returns a part of the charge.
 func (s *Sandbox) refund(n int64) {
 	s.mu.Lock()

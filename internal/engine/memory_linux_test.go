@@ -255,3 +255,82 @@ func TestAttackL11Labels(t *testing.T) {
 	delete(labels, "0")
 	create(t, e, sandpit.Spec{Labels: labels})
 }
+
+// A context is charged, and its charge returns with it or its sandbox.
+func TestContextsAreCharged(t *testing.T) {
+	e, book := counted(t, ledger.Bounds{})
+	testkit.NeedProgram(t, "python3") // and so in the host image
+	sb := create(t, e, sandpit.Spec{})
+	before := book.Used()
+	for _, id := range []string{"one", "two"} {
+		if _, err := sb.CreateContext(t.Context(), sandpit.NewContext{ID: id, Env: []string{"A=" + strings.Repeat("x", 50_000)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	both := book.Used() - before
+	if both < 2*50_000 {
+		t.Errorf("two contexts with large environments are charged with %d bytes", both)
+	}
+	if err := sb.RemoveContext(t.Context(), "one"); err != nil {
+		t.Fatal(err)
+	}
+	if one := book.Used() - before; one > both-50_000 || one < 50_000 {
+		t.Errorf("of %d bytes %d are left when one of two is removed", both, one)
+	}
+	_, err := sb.CreateContext(t.Context(), sandpit.NewContext{ID: "long", Dir: strings.Repeat("d", 5000)})
+	if !errors.Is(err, sandpit.ErrInvalid) {
+		t.Errorf("a context in a directory with a name that no path can have: %v", err)
+	}
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Processes that look like interpreters of an earlier server are contexts. They are charged, and the policy
+// says how many of them, the oldest, can be used.
+func TestFoundContextsAreBounded(t *testing.T) {
+	e, book := counted(t, ledger.Bounds{})
+	testkit.NeedProgram(t, "python3") // and so in the host image
+	allowing := func(n int) sandpit.Client {
+		p := policy.ServerDefault()
+		p.Rules.Contexts = n
+		return e.As("tenant", p)
+	}
+	sb := create(t, allowing(1), sandpit.Spec{Name: "box"})
+	for _, id := range []string{"first", "second"} {
+		argv := []string{"python3", "-u", "-X", "utf8", "-", "sandpit-context", id, "python", "/tmp/.sandpit-" + id}
+		if _, err := sb.Start(t.Context(), sandpit.Command{Argv: argv, Stdin: true, Background: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := book.Used()
+	if all, err := sb.Contexts(t.Context()); err != nil || len(all) != 2 {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	if n := book.Used() - before; n < 2*4096 {
+		t.Errorf("two contexts that were found are charged with %d bytes", n)
+	}
+	for _, c := range []struct {
+		limit int
+		id    string
+		kind  error
+	}{{0, "first", sandpit.ErrForbidden}, {1, "second", sandpit.ErrQuota}} {
+		sb, err := allowing(c.limit).Get(t.Context(), "box")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := sb.RunCode(t.Context(), sandpit.Code{Source: "1", Context: c.id}); !errors.Is(err, c.kind) {
+			t.Errorf("a run in %q where %d contexts are allowed: %v", c.id, c.limit, err)
+		}
+	}
+	if err := sb.RemoveContext(t.Context(), "first"); err != nil {
+		t.Fatal(err)
+	}
+	got, err := sb.RunCode(t.Context(), sandpit.Code{Source: "1", Context: "second"})
+	if err != nil || got.Ended == "" { // it is admitted, and does not answer
+		t.Errorf("a run in a context that is the oldest now: %+v, %v", got, err)
+	}
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}

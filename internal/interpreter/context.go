@@ -18,13 +18,14 @@ type state struct {
 	m        *Manager
 	id       string
 	language language
-	cost     int64         // that the sandbox is charged for it, in bytes
+	found    bool          // it was found, and not used since; guarded by m.mu
 	turn     chan struct{} // has room for one: held by a run, and while an interpreter starts
 	gone     chan struct{} // closed when the context is removed
 
 	signals sync.Mutex // held while a signal is sent, so that none comes after its run
 
 	mu      sync.Mutex // guards all below
+	cost    int64      // that the sandbox is charged for it, in bytes
 	dir     string
 	env     []string
 	known   bool // dir and env are; of one that an earlier server has left they are not
@@ -350,4 +351,7 @@ func (c *state) learn(m *message) {
 	if env := m.env(); checkEnv(env) == nil {
 		c.env = env
 	}
+	more := sizeOf(c.dir, c.env)
+	c.cost += more
+	c.m.place.Add(more)
 }

@@ -47,6 +47,12 @@ type Place interface {
 
 	// Charge charges memory to the sandbox, in bytes; a negative number returns it.
 	Charge(n int64) error
+
+	// Pay charges memory for as long as the sandbox exists, in bytes.
+	Pay(n int64) error
+
+	// Add is Pay for memory that is in use in any case. A negative number returns it.
+	Add(n int64)
 }
 
 // Manager has the contexts of a sandbox.
@@ -102,7 +108,8 @@ func (m *Manager) load(ctx context.Context) error {
 				continue
 			}
 			c = m.add(id, l, "", nil, info.StartedAt)
-			c.known = false
+			c.known, c.found, c.cost = false, true, contextCost
+			m.place.Add(c.cost)
 		}
 		c.mu.Lock()
 		c.is = newInstance(p, socket)
@@ -133,16 +140,13 @@ func (m *Manager) add(id string, l language, dir string, env []string, created t
 func (m *Manager) create(id string, l language, dir string, env []string, allow Allow) (*state, error) {
 	limit, err := allow()
 	if err == nil && len(m.contexts) >= limit {
-		err = sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "the limit of %d contexts of a sandbox is reached", limit), "remove contexts that are no longer needed")
+		err = tooMany(limit)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("creating a context: %w", err)
 	}
-	cost := int64(contextCost + len(dir))
-	for _, v := range env {
-		cost += int64(len(v))
-	}
-	if err := m.place.Charge(cost); err != nil {
+	cost := contextCost + sizeOf(dir, env)
+	if err := m.place.Pay(cost); err != nil {
 		return nil, fmt.Errorf("creating a context: %w", err)
 	}
 	c := m.add(id, l, dir, env, time.Now())
@@ -154,12 +158,48 @@ func (m *Manager) create(id string, l language, dir string, env []string, allow 
 type Allow func() (limit int, err error)
 
 // contextCost is the memory of a context without its directory and variables, in bytes.
-const contextCost = 4 << 10
+const contextCost int64 = 4 << 10
+
+// sizeOf returns the memory of a directory and variables.
+func sizeOf(dir string, env []string) int64 {
+	n := int64(len(dir))
+	for _, v := range env {
+		n += int64(len(v))
+	}
+	return n
+}
+
+// admit admits a context that was found to runs. Its process may be one that looks like an interpreter, so
+// those beyond the limit are not; the oldest come first.
+// Precondition: m.mu is held.
+func (m *Manager) admit(c *state, allow Allow) error {
+	if !c.found {
+		return nil
+	}
+	limit, err := allow()
+	if err == nil && slices.Index(m.contexts, c) >= limit {
+		err = tooMany(limit)
+	}
+	if err != nil {
+		return fmt.Errorf("using the context %q, which an earlier server has left: %w", c.id, err)
+	}
+	c.found = false
+	return nil
+}
+
+func tooMany(limit int) error {
+	return sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "the limit of %d contexts of a sandbox is reached", limit), "remove contexts that are no longer needed")
+}
 
 // get returns a context by its ID.
 func (m *Manager) get(ctx context.Context, id string) (*state, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return m.held(ctx, id)
+}
+
+// held is get. Precondition: m.mu is held.
+func (m *Manager) held(ctx context.Context, id string) (*state, error) {
 	if err := m.load(ctx); err != nil {
 		return nil, err
 	}
@@ -172,9 +212,14 @@ func (m *Manager) get(ctx context.Context, id string) (*state, error) {
 // forRun returns the context of a run, and creates the default context of a language.
 func (m *Manager) forRun(ctx context.Context, id, name string, allow Allow) (*state, error) {
 	if id != "" {
-		c, err := m.get(ctx, id)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		c, err := m.held(ctx, id)
 		if err == nil && name != "" && name != c.language.name {
 			err = fault.Errorf(sandpit.ErrInvalid, "the context %q is for %s, not for %.40q", id, c.language.name, name)
+		}
+		if err == nil {
+			err = m.admit(c, allow)
 		}
 		return c, err
 	}
@@ -188,7 +233,7 @@ func (m *Manager) forRun(ctx context.Context, id, name string, allow Allow) (*st
 		return nil, err
 	}
 	if c := m.find(l.name); c != nil {
-		return c, nil
+		return c, m.admit(c, allow)
 	}
 	return m.create(l.name, l, "", nil, allow)
 }
@@ -205,6 +250,9 @@ func (m *Manager) Create(ctx context.Context, spec sandpit.NewContext, allow All
 	}
 	if err := checkEnv(spec.Env); err != nil {
 		return sandpit.CodeContext{}, err
+	}
+	if len(spec.Dir) > maxDir {
+		return sandpit.CodeContext{}, fault.Errorf(sandpit.ErrInvalid, "the directory of a context is longer than %d bytes", maxDir)
 	}
 	m.mu.Lock()
 	err = m.load(ctx)
@@ -280,6 +328,9 @@ func (m *Manager) forget(c *state) {
 	if i := slices.Index(m.contexts, c); i >= 0 {
 		m.contexts = slices.Delete(m.contexts, i, i+1)
 		close(c.gone)
-		_ = m.place.Charge(-c.cost)
+		c.mu.Lock()
+		m.place.Add(-c.cost)
+		c.cost, c.known = 0, true // nothing is learnt any more
+		c.mu.Unlock()
 	}
 }
