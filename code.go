@@ -44,13 +44,14 @@ const (
 	JavaScript = "javascript" // needs node 18 or later
 	TypeScript = "typescript" // needs node 22.13 or later, or the package typescript
 	Bash       = "bash"       // needs bash
+	R          = "r"          // needs Rscript of R 4.0 or later
 )
 
 // ExitStatus is the CodeError.Name of a run of Bash whose last command failed. Its value is the exit status.
 const ExitStatus = "ExitStatus"
 
 // Languages returns the languages of contexts, the default one first.
-func Languages() []string { return []string{Python, JavaScript, TypeScript, Bash} }
+func Languages() []string { return []string{Python, JavaScript, TypeScript, Bash, R} }
 
 // Bounds of contexts and runs.
 const (
@@ -91,7 +92,7 @@ type Code struct {
 	// the first run creates.
 	Context string
 
-	// Language is the language if Context is empty: one of Languages, or perl, deno or bun, which
+	// Language is the language if Context is empty: one of Languages, or perl, ruby, php, lua, deno or bun, which
 	// keep no state: see CodeResult.Stateless. Default: Python. If Context is set, it must
 	// be the language of that context, or empty.
 	Language string

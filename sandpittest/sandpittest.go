@@ -90,6 +90,7 @@ func Suite(t *testing.T, newClient func(t *testing.T) sandpit.Client, opt Option
 		{"Code", codeProperties},
 		{"JavaScript", javascriptProperties},
 		{"Bash", bashProperties},
+		{"R", rProperties},
 		{"Egress", egressProperties},
 		{"File work", fileworkProperties},
 		{"Copy and Do", copyProperties},

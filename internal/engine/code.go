@@ -6,6 +6,7 @@ import (
 	"net"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/interpreter"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
@@ -154,6 +155,20 @@ func (p codePlace) DialUnix(ctx context.Context, path string) (net.Conn, error) 
 		return nil, p.s.explain(err)
 	}
 	return c, nil
+}
+
+// ReadFile returns the content of a file.
+func (p codePlace) ReadFile(ctx context.Context, path string, most int64) ([]byte, error) {
+	f, err := p.s.Files().Open(ctx, path, 0, most+1)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(f)
+	if err == nil && int64(len(b)) > most {
+		err = fault.Errorf(sandpit.ErrInvalid, "%.80q is longer than %d bytes", path, most)
+	}
+	return b, err
 }
 
 // Charge charges memory to the sandbox.

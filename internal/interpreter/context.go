@@ -318,7 +318,7 @@ func (l language) ready(ctx context.Context, place Starter, is *instance, source
 		return err
 	}
 	defer leave()
-	if _, err = io.WriteString(is.process.Stdin(), source); err == nil && !l.bash {
+	if _, err = io.WriteString(is.process.Stdin(), source); err == nil && l.lines == nil {
 		err = is.process.Stdin().Close()
 	}
 	for _, out := range []*lane{stdout, stderr} {
@@ -329,6 +329,9 @@ func (l language) ready(ctx context.Context, place Starter, is *instance, source
 		case <-out.marked:
 		case <-is.exited:
 			<-done
+			if l.behind != "" && is.result.ExitCode == 127 {
+				return absent(l.name, l.behind, l.image)
+			}
 			return fault.Errorf(sandpit.ErrUnavailable, "starting the %s interpreter: %s: %.500q", l.name, is.why(), said.last())
 		case <-ctx.Done():
 			return ctx.Err()

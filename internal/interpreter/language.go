@@ -27,7 +27,8 @@ type language struct {
 	program string
 	image   string // that has the interpreter, for hints
 	told    bool   // an interrupt is also a line on the channel, because signals do not end loops
-	bash    bool   // it has no channel: see shell.go
+	behind  string // the interpreter, if a shell starts it, which exits with 127 if there is none
+	lines   *lines // it has no channel; nil: it has
 }
 
 func languages() []language {
@@ -35,7 +36,8 @@ func languages() []language {
 		{name: sandpit.Python, argv: []string{"python3", "-u", "-X", "utf8", "-"}, program: chartsProgram + pythonProgram, image: "python:3.12-slim"},
 		{name: sandpit.JavaScript, argv: node(), program: nodeProgram, image: "node:22-slim", told: true},
 		{name: sandpit.TypeScript, argv: node(), program: nodeProgram, image: "node:22-slim", told: true},
-		{name: sandpit.Bash, argv: []string{"bash", "--norc", "--noprofile", "--noediting", "-i", "-s"}, bash: true, image: "debian:13-slim"},
+		{name: sandpit.Bash, argv: []string{"bash", "--norc", "--noprofile", "--noediting", "-i", "-s"}, lines: bashLines(), image: "debian:13-slim"},
+		{name: sandpit.R, argv: rCommand(), behind: "Rscript", lines: rLines(), image: "r-base:4.5.2"},
 	}
 }
 
@@ -93,8 +95,8 @@ func parseCommand(argv []string) (l language, id, socket string, ok bool) {
 
 // source returns the program as the interpreter reads it.
 func (l language) source(s setup) (string, error) {
-	if l.bash {
-		return bashStart(s)
+	if l.lines != nil {
+		return l.lines.start(s)
 	}
 	told, err := json.Marshal(s)
 	if err != nil {

@@ -45,6 +45,9 @@ type Place interface {
 	// DialUnix connects to a unix socket.
 	DialUnix(ctx context.Context, path string) (net.Conn, error)
 
+	// ReadFile returns the content of a regular file. If it is longer than most, in bytes, ReadFile fails.
+	ReadFile(ctx context.Context, path string, most int64) ([]byte, error)
+
 	// Charge charges memory to the sandbox, in bytes; a negative number returns it.
 	Charge(n int64) error
 

@@ -22,6 +22,9 @@ type once struct {
 func onces() []once {
 	return []once{
 		{"perl", []string{"perl", "-"}},
+		{"ruby", []string{"ruby", "-"}},
+		{"php", []string{"php"}},
+		{"lua", []string{"lua", "-"}},
 		{"deno", []string{"deno", "run", "--allow-all", "-"}},
 		{"bun", []string{"bun", "run", "-"}},
 	}
@@ -70,6 +73,11 @@ func missing(err error, language, program, image string) error {
 	if !errors.As(err, &start) || start.ExitCode != 127 || !strings.Contains(start.Reason, program) {
 		return err
 	}
+	return absent(language, program, image)
+}
+
+// absent says that the sandbox lacks an interpreter. image is one that has it, or "".
+func absent(language, program, image string) error {
 	hint := "use an image that has it"
 	if image != "" {
 		hint += ", such as " + image

@@ -42,8 +42,8 @@ func (m *Manager) Run(ctx context.Context, code sandpit.Code, allow Allow) (sand
 		return o.run(ctx, m.place, code)
 	}
 	c, err := m.forRun(ctx, code.Context, code.Language, allow)
-	if err == nil && c.language.bash {
-		err = checkBash(code)
+	if err == nil && c.language.lines != nil {
+		err = c.language.lines.check(code)
 	}
 	if err != nil {
 		return sandpit.CodeResult{}, err
@@ -109,8 +109,8 @@ func (r *run) do(ctx context.Context) (res sandpit.CodeResult, err error) {
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		if r.c.language.bash {
-			r.err = r.talkBash(inner)
+		if r.c.language.lines != nil {
+			r.err = r.talkLines(inner)
 		} else {
 			r.err = r.talk(inner)
 		}

@@ -5,17 +5,19 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
-// A bash has no channel: it can't listen. It reads the lines of its runs from standard input, as an
-// interactive shell does, because only that goes on with the next line after an interrupt. Its marks say
-// what else there is to say: texts follow their nonces. The descriptors 198 and 199 are its outputs,
-// also if the code redirects its own. Children inherit them, as they do the outputs.
+// A bash reads the lines of its runs from standard input, as an interactive shell does, because only that
+// goes on with the next line after an interrupt. The descriptors 198 and 199 are its outputs, also if the
+// code redirects its own. Children inherit them, as they do the outputs.
+
+func bashLines() *lines {
+	return &lines{start: bashStart, greet: bashGreeting, run: bashRun, check: checkBash, done: (*run).doneBash}
+}
 
 // bashStart returns what a bash is told at its start.
 func bashStart(s setup) (string, error) {
@@ -35,7 +37,7 @@ func bashGreeting(nonce string) string {
 // bashRun returns the line that has a bash run code. The end is that of the line, or PROMPT_COMMAND after
 // an interrupt or another end of the line. It resets the options -e and -x, with which
 // the lines of later runs could end the shell or be printed. No alias of the code takes part.
-func bashRun(begin, nonce, code string, env []string) string {
+func bashRun(begin, nonce string, code sandpit.Code) string {
 	var end, line strings.Builder
 	end.WriteString("{ for __sandpit_status in $?; do \\builtin set +ex")
 	for _, fd := range []int{198, 199} {
@@ -43,11 +45,11 @@ func bashRun(begin, nonce, code string, env []string) string {
 	}
 	end.WriteString("; done; } 2>/dev/null")
 	fmt.Fprintf(&line, "PROMPT_COMMAND=%s; __sandpit_run=$((__sandpit_run + 1)); %s; %s; ", quoted(end.String()), bashMark(198, begin), bashMark(199, begin))
-	for _, entry := range env {
+	for _, entry := range code.Env {
 		name, value, _ := strings.Cut(entry, "=")
 		line.WriteString(name + "=" + quoted(value) + " ")
 	}
-	line.WriteString("\\eval " + quoted(code) + " </dev/null; " + end.String() + "; PROMPT_COMMAND=\n")
+	line.WriteString("\\eval " + quoted(code.Source) + " </dev/null; " + end.String() + "; PROMPT_COMMAND=\n")
 	return line.String()
 }
 
@@ -74,42 +76,10 @@ func checkBash(code sandpit.Code) error {
 	return nil
 }
 
-// talkBash has a bash run the code, until that is done.
-func (r *run) talkBash(ctx context.Context) error {
-	nonce := random()
-	greeting := newLane(nil, "", nonce, r.moved)
-	greeting.texts = true
-	all, leave, err := r.c.m.place.Follow(r.is.process.ID(), greeting, nil)
-	if err != nil {
-		return err
-	}
-	if _, err = io.WriteString(r.is.process.Stdin(), bashGreeting(nonce)); err == nil {
-		err = r.awaitMark(ctx, greeting.marked, all)
-	}
-	leave()
-	if err != nil {
-		return err
-	}
-	<-all // so that nothing writes the text
-	var hello message
-	if json.Unmarshal(greeting.text, &hello) == nil {
-		r.c.learn(&hello)
-	}
-	begin := random()
-	if err := r.open(begin, true); err != nil {
-		return err
-	}
-	if r.stopping.Load() {
-		return errNotBegun
-	}
-	if _, err := io.WriteString(r.is.process.Stdin(), bashRun(begin, r.nonce, r.code.Source, r.code.Env)); err != nil {
-		return err
-	}
-	if err := r.awaitMark(ctx, r.lanes[0].marked, r.all); err != nil {
-		return err
-	}
+// doneBash reads how a run of bash has ended.
+func (r *run) doneBash(_ context.Context, text []byte) error {
 	status, count := 0, 0
-	if _, err := fmt.Fscan(bytes.NewReader(r.lanes[0].text), &status, &count); err != nil {
+	if _, err := fmt.Fscan(bytes.NewReader(text), &status, &count); err != nil {
 		return fmt.Errorf("it sent a mark that says nothing: %w", err)
 	}
 	r.done = &message{Done: r.nonce, Count: count, Marked: 3}
@@ -117,28 +87,4 @@ func (r *run) talkBash(ctx context.Context) error {
 		r.done.Error = &codeError{Name: sandpit.ExitStatus, Value: fmt.Sprint(status)}
 	}
 	return nil
-}
-
-// awaitMark waits for a mark. If the output reaches its limit, the mark never comes, and the interpreter
-// is killed.
-func (r *run) awaitMark(ctx context.Context, marked, all <-chan struct{}) error {
-	for {
-		if r.c.m.place.Full(r.is.process.ID()) {
-			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), killPatience)
-			defer cancel()
-			if err := r.is.kill(undo, "the interpreter was killed because its output has reached its limit, which hides the end of runs"); err != nil {
-				return err
-			}
-			return io.EOF
-		}
-		select {
-		case <-marked:
-			return nil
-		case <-r.moved:
-		case <-all:
-			return io.EOF
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
 }
