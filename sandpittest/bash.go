@@ -146,14 +146,22 @@ func testBashOutputs(t *testing.T, e *env) {
 }
 
 func testStateless(t *testing.T, e *env) {
+	for name, c := range map[string]struct{ first, second string }{
+		"perl": {`$| = 1; print "$ENV{A} ", defined(<STDIN>) ? 1 : 0; print STDERR "warn"; our $x = 1; exit 3`, `print defined($x) ? 1 : 0`},
+		"ruby": {`print ENV["A"], " ", $stdin.read.length; $stderr.print "warn"; $x = 1; exit 3`, `print $x ? 1 : 0`},
+		"php":  {`<?php echo getenv("A"), " ", strlen(file_get_contents("php://stdin")); fwrite(fopen("php://stderr", "w"), "warn"); $x = 1; exit(3);`, `<?php echo isset($x) ? 1 : 0;`},
+		"lua":  {`io.write(os.getenv("A"), " ", #io.read("a")); io.stderr:write("warn"); x = 1; os.exit(3)`, `io.write(x and 1 or 0)`},
+	} {
+		n := program(t, e, name, name)
+		got := runsIn(t, n.sb, sandpit.Code{Source: c.first, Language: n.language, Env: []string{"A=b c"}})
+		if got.stdout != "b c 0" || got.stderr != "warn" || !got.Stateless || got.Context != "" || got.Error == nil || got.Error.Name != sandpit.ExitStatus || got.Error.Value != "3" {
+			t.Errorf("%s: %+v, error %+v", name, got, got.Error)
+		}
+		if got := n.run(t, c.second); got.stdout != "0" || !got.Success() {
+			t.Errorf("%s: %+v, error %+v", name, got, got.Error)
+		}
+	}
 	n := program(t, e, "perl", "perl")
-	got := runsIn(t, n.sb, sandpit.Code{Source: `$| = 1; print "$ENV{A} ", defined(<STDIN>) ? 1 : 0; print STDERR "warn"; our $x = 1; exit 3`, Language: n.language, Env: []string{"A=b c"}})
-	if got.stdout != "b c 0" || got.stderr != "warn" || !got.Stateless || got.Context != "" || got.Error == nil || got.Error.Name != sandpit.ExitStatus || got.Error.Value != "3" {
-		t.Errorf("%+v, error %+v", got, got.Error)
-	}
-	if got := n.run(t, `print defined($x) ? 1 : 0`); got.stdout != "0" || !got.Success() {
-		t.Errorf("%+v, error %+v", got, got.Error)
-	}
 	if got := n.run(t, `kill 9, $$`); got.Ended != "the interpreter was killed by signal 9 (killed)" {
 		t.Errorf("%+v, error %+v", got, got.Error)
 	}

@@ -35,6 +35,10 @@ iodine:iodine
 slirp4netns:slirp4netns
 pasta:passt
 vi:vim-tiny
+Rscript:r-base-core
+ruby:ruby
+php:php-cli
+lua:lua5.4
 tmux:tmux
 dbus-daemon:dbus
 gnome-keyring-daemon:gnome-keyring

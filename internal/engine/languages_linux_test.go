@@ -10,7 +10,7 @@ import (
 )
 
 // Contexts of the other languages outlive the engine as those of Python do: see TestContextsOutliveTheEngine.
-func TestContextsOfNodeAndBashOutliveTheEngine(t *testing.T) {
+func TestContextsOfOtherLanguagesOutliveTheEngine(t *testing.T) {
 	needGuest(t)
 	dir := t.TempDir()
 	first := openKept(dir)
@@ -19,6 +19,10 @@ func TestContextsOfNodeAndBashOutliveTheEngine(t *testing.T) {
 		sandpit.JavaScript: {
 			"node", "var x = 1; console.log('begun'); const fs = require('fs'); while (!fs.existsSync('/tmp/go')) await new Promise(r => setTimeout(r, 10)); console.log('old'); x = 2",
 			"console.log(x)", "console.log(process.cwd(), process.env.A, typeof x)",
+		},
+		sandpit.R: {
+			"Rscript", "x <- 1; cat('begun'); while (!file.exists('/tmp/go')) Sys.sleep(0.01); cat('old'); x <- 2",
+			"cat(x, '\n', sep = '')", "cat(getwd(), Sys.getenv('A'), if (exists('x')) 'defined' else 'undefined\n')",
 		},
 		sandpit.Bash: {"bash", "x=1; echo begun; while ! [ -e /tmp/go ]; do sleep 0.01; done; echo old; x=2", "echo $x", "echo $PWD $A ${x-undefined}"},
 	}

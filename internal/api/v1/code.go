@@ -10,7 +10,7 @@ import (
 // NewContext describes a context to create.
 type NewContext struct {
 	ID       string `json:"id,omitempty" maxLength:"64" doc:"Letters, digits, dots, underscores and hyphens; default: a random one"`
-	Language string `json:"language,omitempty" doc:"python (default), javascript, typescript or bash"`
+	Language string `json:"language,omitempty" doc:"python (default), javascript, typescript, bash or r"`
 	Dir      string `json:"dir,omitempty" doc:"The working directory; default: the sandbox's"`
 	Env      Env    `json:"env,omitzero"`
 }
@@ -50,7 +50,7 @@ type ContextList struct {
 type Code struct {
 	Code     string   `json:"code" doc:"At most 4 MiB"`
 	Context  string   `json:"context,omitempty" doc:"The ID of the context; default: the one that has the language as its ID, which the first run creates"`
-	Language string   `json:"language,omitempty" doc:"The language if there is no context: python (default), javascript, typescript or bash; or perl, deno or bun, which keep no state. With a context it must be the language of that"`
+	Language string   `json:"language,omitempty" doc:"The language if there is no context: python (default), javascript, typescript, bash or r; or perl, ruby, php, lua, deno or bun, which keep no state. With a context it must be the language of that"`
 	Env      Env      `json:"env,omitzero" doc:"Variables that are set during this run"`
 	Timeout  *float64 `json:"timeout,omitempty" minimum:"0" doc:"Seconds, without the time for which the run waits for others. Then it is interrupted, and after 2 seconds more its interpreter killed. 0 or absent: no bound of its own"`
 }

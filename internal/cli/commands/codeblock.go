@@ -11,7 +11,7 @@ func unfinished(language, code string) bool {
 	if strings.TrimSpace(lines[len(lines)-1]) == "" {
 		return false
 	}
-	python, bash := language == "python", language == "bash"
+	python, bash, r := language == "python", language == "bash", language == "r"
 	quotes := []string{`"`, `'`, "`"}
 	comments := []string{"//"}
 	if bash {
@@ -20,6 +20,9 @@ func unfinished(language, code string) bool {
 	if python {
 		quotes, comments = []string{`"""`, `'''`, `"`, `'`}, []string{"#"}
 	}
+	if r {
+		comments = []string{"#"}
+	}
 	depth, block := 0, false
 	last := "" // the end of the last line, without comments
 	for rest := code; rest != ""; {
@@ -27,7 +30,7 @@ func unfinished(language, code string) bool {
 			last = quote
 			end := endOfText(rest[len(quote):], quote)
 			if end < 0 {
-				return len(quote) == 3 || quote == "`" || bash
+				return len(quote) == 3 || quote == "`" || bash || r
 			}
 			rest = rest[len(quote)+end:]
 			continue
@@ -55,6 +58,9 @@ func unfinished(language, code string) bool {
 			last = rest[:1]
 		}
 		rest = rest[1:]
+	}
+	if r && strings.Contains("+-*/^,=<>&|~%", last) && last != "" { // an operator is at the end
+		return true
 	}
 	first := strings.TrimLeft(lines[len(lines)-1], " \t")
 	return bash && openWords(code) > 0 || depth > 0 || last == `\` || python && (block || depth == 0 && last == ":" || strings.HasPrefix(first, "@"))

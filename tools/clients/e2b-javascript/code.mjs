@@ -67,6 +67,9 @@ async function languages() {
   assert.deepEqual((({ name, value }) => [name, value])((await sbx.runCode("throw new RangeError('r')", { language: 'js' })).error), ['RangeError', 'r'])
   const ts = await sbx.runCode('const s: string = "typed"; s', { language: 'ts' }) // which an older node can't
   assert.ok(ts.text === "'typed'" || /can't run TypeScript/.test(ts.error.value), JSON.stringify(ts))
+  const r = await sbx.runCode('x <- 2\nplot(x)\nx + 1', { language: 'r' })
+  assert.deepEqual([r.text, r.results.length, r.results[1].png.slice(0, 8), r.error], ['[1] 3', 2, 'iVBORw0K', undefined])
+  assert.equal((await sbx.runCode('stop("no")', { language: 'r' })).error.value, 'no')
   assert.equal((await sbx.runCode('x=5; cd /tmp', { language: 'bash' })).error, undefined)
   const shell = await sbx.runCode('echo "$x $PWD"; (exit 7)', { language: 'bash' })
   assert.deepEqual([shell.logs.stdout.join(''), shell.error.name, shell.error.value], ['5 /tmp\n', '', '7'])
