@@ -10,6 +10,20 @@ const types = 'node_modules/@e2b/code-interpreter'
 const report = new Report('@e2b/code-interpreter (JavaScript)', JSON.parse(readFileSync(`${types}/package.json`, 'utf8')).version, `${types}/dist/index.d.ts`)
 report.class('Sandbox', Sandbox, Sandbox.prototype, ['Sandbox'], Base)
 
+// A figure as matplotlib makes one, which is not everywhere where this runs.
+const figure = `
+import sys, types
+class Figure:
+    def savefig(self, to, **options): to.write(b"\\x89PNG")
+class Wedge:
+    theta1, theta2, r = 0, 90, 1
+    def get_label(self): return "u"
+axes = types.SimpleNamespace(containers=[], patches=[Wedge()], collections=[], lines=[], get_title=lambda: "T")
+sys.modules["matplotlib.figure"] = types.SimpleNamespace(Figure=Figure)
+figure = Figure()
+figure.axes = [axes]
+figure`
+
 const sbx = await Sandbox.create({ timeoutMs: 600_000 })
 try {
   await report.works('Sandbox#runCode', code)
@@ -37,6 +51,8 @@ async function code() {
   assert.match(failed.error.traceback, /1\/0/)
   const rich = await sbx.runCode('class A:\n  def _repr_html_(self): return "<b>x</b>"\nA()')
   assert.equal(rich.results[0].html, '<b>x</b>')
+  const shown = (await sbx.runCode(figure)).results[0]
+  assert.deepEqual([shown.png, shown.chart.type, shown.chart.title, shown.chart.elements], ['iVBORw==', 'pie', 'T', [{ label: 'u', angle: 90, radius: 1 }]])
   assert.equal((await sbx.runCode('import os; os.environ["A"]', { envs: { A: 'b' } })).text, "'b'")
 
   await assert.rejects(sbx.runCode('import time; time.sleep(1000)', { timeoutMs: 2000 }), TimeoutError)

@@ -14,11 +14,29 @@ report = Report(f"e2b-code-interpreter (Python{', asynchronous' if asynchronous 
 report.add("Sandbox", AsyncSandbox if asynchronous else Sandbox, e2b.Sandbox)
 
 
+# A figure as matplotlib makes one, which is not everywhere where this runs.
+FIGURE = """
+import sys, types
+class Figure:
+    def savefig(self, to, **options): to.write(b"\\x89PNG")
+class Wedge:
+    theta1, theta2, r = 0, 90, 1
+    def get_label(self): return "u"
+axes = types.SimpleNamespace(containers=[], patches=[Wedge()], collections=[], lines=[], get_title=lambda: "T")
+sys.modules["matplotlib.figure"] = types.SimpleNamespace(Figure=Figure)
+figure = Figure()
+figure.axes = [axes]
+figure"""
+
+
 def code():
     assert sbx.run_code("x = 1; x += 1; x").text == "2"
     seen = []
     second = sbx.run_code("import sys\nprint('hü', x)\nprint('problem', file=sys.stderr)", on_stdout=lambda m: seen.append(m.line))
     assert ("".join(second.logs.stdout), "".join(second.logs.stderr), "".join(seen)) == ("hü 2\n", "problem\n", "hü 2\n"), second
+    shown = sbx.run_code(FIGURE).results[0]
+    assert (shown.png, shown.chart.type.value, shown.chart.title) == ("iVBORw==", "pie", "T"), shown
+    assert [(e.label, e.angle, e.radius) for e in shown.chart.elements] == [("u", 90, 1)], shown.chart.elements
     failed = sbx.run_code("1/0")
     assert (failed.error.name, failed.error.value) == ("ZeroDivisionError", "division by zero"), failed
     context = sbx.create_code_context(cwd="/tmp", language="python")
