@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/sandpit-dev/sandpit/internal/dialect"
@@ -62,6 +63,31 @@ func serveE2B(spec string) int {
 	return 1
 }
 
+// killable starts a server of E2B's API in a process of its own, in place of s, which must have been stopped. It returns what kills it.
+func (s *served) killable(url string) (kill func()) {
+	s.t.Helper()
+	at := strings.TrimPrefix(url, "http://")
+	first := exec.Command(os.Args[0])
+	first.Env = append(os.Environ(), serveEnv+"="+s.home+","+at)
+	first.Stderr = os.Stderr
+	if err := first.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	kill = sync.OnceFunc(func() {
+		_ = first.Process.Kill()
+		_ = first.Wait()
+	})
+	s.t.Cleanup(kill)
+	testkit.Until(s.t, "it serves", func() bool {
+		conn, err := net.Dial("tcp", at)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	})
+	return kill
+}
+
 // An SDK finds its sandbox, files, signed URLs and processes again after a kill -9 of the server.
 func TestE2BServerIsKilled(t *testing.T) {
 	npm, node := testkit.NeedProgram(t, "npm"), testkit.NeedProgram(t, "node")
@@ -73,24 +99,7 @@ func TestE2BServerIsKilled(t *testing.T) {
 	if err := s.stop(); err != nil {
 		t.Fatal(err)
 	}
-	first := exec.Command(os.Args[0])
-	first.Env = append(os.Environ(), serveEnv+"="+s.home+","+strings.TrimPrefix(url, "http://"))
-	first.Stderr = os.Stderr
-	if err := first.Start(); err != nil {
-		t.Fatal(err)
-	}
-	kill := func() {
-		_ = first.Process.Kill()
-		_ = first.Wait()
-	}
-	defer kill()
-	testkit.Until(t, "it serves", func() bool {
-		conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
-		if err == nil {
-			_ = conn.Close()
-		}
-		return err == nil
-	})
+	kill := s.killable(url)
 
 	sdk := g.command(node, "cases.mjs", "survive")
 	in, err := sdk.StdinPipe()

@@ -201,9 +201,13 @@ func TestE2BBuildsAreBounded(t *testing.T) {
 	url, key := s.withE2B()
 	b := builder{t, s, url, key}
 	endless := b.request("endless")
-	second := b.request("endless")
 	b.start("endless", endless, `{"type":"RUN","args":["yes; sleep 1000"]}`)
+	replaced := b.request("endless")
+	second := b.request("endless")
 	b.call(409, "another build of the template", "POST", "/v2/templates/endless/builds/"+second, `{"fromTemplate":"base"}`)
+	b.wait("endless", replaced, "error", "a newer build of the template was requested")
+	b.call(409, `has ended`, "POST", "/v2/templates/endless/builds/"+replaced, `{"fromTemplate":"base"}`)
+	testkit.Until(t, "the sandboxes are those of the two that go on", func() bool { return b.sandboxes() == 3 })
 	for i := range 7 { // of which the last takes the place of the oldest that waits
 		name := fmt.Sprint("more", i)
 		b.start(name, b.request(name), `{"type":"RUN","args":["sleep 1000"]}`)
@@ -218,9 +222,52 @@ func TestE2BBuildsAreBounded(t *testing.T) {
 	}
 	s.start()
 	b.call(404, `"message":"the build is not known`, "GET", "/templates/endless/builds/"+endless+"/status", "")
-	b.request("next") // which removes what is left of those before
-	if n := b.sandboxes(); n != 1 {
-		t.Errorf("%d sandboxes are there", n)
-	}
+	testkit.Until(t, "the sandboxes of builds are removed", func() bool { return b.sandboxes() == 0 })
 	b.call(404, `{"code":404,`, "GET", "/templates/aliases/endless", "")
+}
+
+// What builds leave when the server is killed, the next one removes when it starts.
+func TestE2BBuildsEndWithTheServer(t *testing.T) {
+	s := newServed(t)
+	s.plain()
+	url, key := s.withE2B()
+	b := builder{t, s, url, key}
+	s.clean()
+	kept := create(t, s.with(key), "kept")
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	kill := s.killable(url)
+	b.request("waits")
+	id := b.request("runs")
+	b.start("runs", id, `{"type":"RUN","args":["echo begun; sleep 1000"]}`)
+	testkit.Until(t, "the build runs", func() bool {
+		return strings.Contains(b.call(200, "", "GET", "/templates/runs/builds/"+id+"/status", ""), `"message":"begun"`)
+	})
+	kill()
+	s.start()
+	testkit.Until(t, "the sandboxes of builds are removed", func() bool { return b.sandboxes() == 1 })
+	b.call(200, kept.ID(), "GET", "/sandboxes/"+kept.ID(), "")
+}
+
+// A build ends with the key that began it, at once.
+func TestE2BBuildsEndWithTheirKey(t *testing.T) {
+	s := newServed(t)
+	s.plain()
+	url, _ := s.withE2B()
+	owner := s.makeKey(v1.NewKey{Namespace: "builds"})
+	b := builder{t, s, url, owner.Secret}
+	id := b.request("runs")
+	b.start("runs", id, `{"type":"RUN","args":["echo begun; sleep 1000"]}`)
+	testkit.Until(t, "the build runs", func() bool {
+		return strings.Contains(b.call(200, "", "GET", "/templates/runs/builds/"+id+"/status", ""), `"message":"begun"`)
+	})
+	admin := s.unix()
+	defer admin.Close()
+	if err := admin.Call(t.Context(), "DELETE", "/v1/keys/"+owner.ID, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	b.key = s.makeKey(v1.NewKey{Namespace: "builds"}).Secret
+	b.wait("runs", id, "error", "the key is no longer valid")
+	testkit.Until(t, "the sandboxes of the build are removed", func() bool { return b.sandboxes() == 0 })
 }

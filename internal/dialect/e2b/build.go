@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -109,11 +110,18 @@ func (b *build) ended() bool {
 	return status == statusReady || status == statusError
 }
 
-// add adds a build. If there are too many, the oldest ones that have ended make room, or else those of the namespace that wait.
-func (bs *builds) add(b *build) error {
+// add adds a build. It ends those of the same template that wait. If there are too many, the oldest ones that have ended make
+// room, or else those of the namespace that wait. The caller removes the sandboxes that are left of them.
+func (bs *builds) add(b *build) (left []engine.Box, err error) {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
 	namespace := b.namespace
+	for _, o := range bs.all {
+		if o.namespace == namespace && o.name == b.name && o.present() == statusWaiting {
+			o.end(&reason{Message: replaced})
+			left = append(left, o.stage)
+		}
+	}
 	for {
 		own := slices.IndexFunc(bs.all, func(b *build) bool { return b.namespace == namespace && b.ended() })
 		if own < 0 { // its client may have given up
@@ -129,29 +137,40 @@ func (bs *builds) add(b *build) error {
 		at := -1
 		switch {
 		case count >= maxBuildsOfOne && own < 0:
-			return &gate.Refusal{Code: errcode.QuotaExceeded, Message: fmt.Sprintf("%d builds of this namespace are running", count), Hint: "wait until one has ended"}
+			return nil, &gate.Refusal{Code: errcode.QuotaExceeded, Message: fmt.Sprintf("%d builds of this namespace are running", count), Hint: "wait until one has ended"}
 		case count >= maxBuildsOfOne:
 			at = own
 		case len(bs.all) >= maxBuilds && any < 0:
-			return &gate.Refusal{Code: errcode.Overloaded, Message: "too many templates are being built", Hint: "try again later", After: 10 * time.Second}
+			return nil, &gate.Refusal{Code: errcode.Overloaded, Message: "too many templates are being built", Hint: "try again later", After: 10 * time.Second}
 		case len(bs.all) >= maxBuilds:
 			at = any
 		}
 		if at < 0 {
 			break
 		}
+		if bs.all[at].present() == statusWaiting {
+			left = append(left, bs.all[at].stage)
+		}
 		bs.all = slices.Delete(bs.all, at, at+1)
 	}
 	b.id, b.asked, b.status = strings.ToLower(rand.Text()), time.Now(), statusWaiting
 	bs.all = append(bs.all, b)
-	return nil
+	return slices.DeleteFunc(left, func(sb engine.Box) bool { return sb == nil }), nil
 }
 
-// place gives a build the sandbox for its archives, before which nobody finds it by its template.
-func (bs *builds) place(b *build, stage engine.Box) {
+// replaced says why a build has ended that waited.
+const replaced = "a newer build of the template was requested"
+
+// place gives a build the sandbox for its archives, before which nobody finds it by its template. It reports whether the build
+// still waits.
+func (bs *builds) place(b *build, stage engine.Box) bool {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
+	if !slices.Contains(bs.all, b) || b.present() != statusWaiting {
+		return false
+	}
 	b.stage = stage
+	return true
 }
 
 // remove removes a build.
@@ -159,13 +178,6 @@ func (bs *builds) remove(b *build) {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
 	bs.all = slices.DeleteFunc(bs.all, func(o *build) bool { return o == b })
-}
-
-// has reports whether a build is known.
-func (bs *builds) has(id string) bool {
-	bs.mu.Lock()
-	defer bs.mu.Unlock()
-	return slices.ContainsFunc(bs.all, func(b *build) bool { return b.id == id })
 }
 
 // find returns a build of a namespace, or nil.
@@ -191,7 +203,7 @@ func (bs *builds) waiting(namespace, name string) (found *build) {
 }
 
 // start starts a build that waits. Two builds of one template don't run at the same time.
-func (bs *builds) start(b *build, in *buildStart) error {
+func (bs *builds) start(ctx context.Context, b *build, in *buildStart) error {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
 	for _, o := range bs.all {
@@ -205,7 +217,11 @@ func (bs *builds) start(b *build, in *buildStart) error {
 	b.mu.Lock()
 	b.status = statusBuilding
 	b.mu.Unlock()
-	go b.run(in)
+	ctx, end := b.api.Gate.Outlive(ctx, b.caller)
+	go func() {
+		defer end()
+		b.run(ctx, in)
+	}()
 	return nil
 }
 
@@ -215,7 +231,7 @@ func (b *build) end(why *reason) {
 	defer b.mu.Unlock()
 	if b.status, b.reason = statusReady, why; why != nil {
 		b.status = statusError
-		why.Log = slices.Clone(b.log[max(len(b.log)-10, 0):])
+		why.Log = append([]logEntry{}, b.log[max(len(b.log)-10, 0):]...)
 	}
 }
 
@@ -295,24 +311,50 @@ func (l *lineLog) flush() {
 	}
 }
 
-// run carries a build out, and removes its sandboxes.
-func (b *build) run(in *buildStart) {
-	ctx, cancel := context.WithTimeout(b.api.Gate.Live(), maxBuildTime)
-	defer cancel()
-	remove := func(sb engine.Box) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-		defer cancel()
-		_ = sb.Remove(ctx) // it ends by itself, too
+// protect is deferred by work that outlives its call. If that panics, it calls failed, and the server goes on.
+func (a *api) protect(what string, failed func(error)) {
+	if p := recover(); p != nil {
+		a.Log.Error(what+" panicked", "panic", p, "stack", string(debug.Stack()))
+		failed(errors.New("internal error in the server"))
 	}
-	defer remove(b.stage)
-	step, err := b.do(ctx, in, remove)
+}
+
+// discard removes a sandbox of a build.
+func (a *api) discard(sb engine.Box) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := sb.Remove(ctx); err != nil && !errors.Is(err, sandpit.ErrNotFound) && !errors.Is(err, sandpit.ErrClosed) {
+		a.Log.Warn("removing a sandbox of a build", "sandbox", sb.ID(), "error", err) // it ends by itself, too
+	}
+}
+
+// discardLeft removes what builds have left that a server did not end. It is called before there are others.
+func (a *api) discardLeft() {
+	all := slices.DeleteFunc(a.Sandboxes(), func(sb engine.Box) bool { return stateOf(sb).Build == "" })
+	go func() {
+		defer a.protect("removing the sandboxes of builds", func(error) {})
+		for _, sb := range all {
+			if a.Gate.Live().Err() == nil { // otherwise the next server does it
+				a.discard(sb)
+			}
+		}
+	}()
+}
+
+// run carries a build out, and removes its sandboxes.
+func (b *build) run(ctx context.Context, in *buildStart) {
+	defer b.api.protect("a build of a template", func(err error) { b.end(&reason{Message: err.Error()}) })
+	ctx, cancel := context.WithTimeoutCause(ctx, maxBuildTime, errors.New("the build took longer than "+maxBuildTime.String()))
+	defer cancel()
+	defer b.api.discard(b.stage)
+	step, err := b.do(ctx, in)
 	if err == nil {
 		b.say("info", "", "The template is ready")
 		b.end(nil)
 		return
 	}
-	if errors.Is(err, context.Canceled) {
-		err = errors.New("the server was stopped")
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
 	}
 	text := err.Error()
 	if hint := sandpit.Hint(err); hint != "" {
@@ -323,7 +365,7 @@ func (b *build) run(in *buildStart) {
 }
 
 // do does the work of run. It returns the step that failed.
-func (b *build) do(ctx context.Context, in *buildStart, remove func(engine.Box)) (step string, err error) {
+func (b *build) do(ctx context.Context, in *buildStart) (step string, err error) {
 	b.say("info", stepBase, "FROM "+cmp.Or(in.FromTemplate, in.FromImage))
 	limits := b.limits
 	limits.Life = maxBuildTime
@@ -332,13 +374,10 @@ func (b *build) do(ctx context.Context, in *buildStart, remove func(engine.Box))
 	if err != nil {
 		return stepBase, err
 	}
-	defer remove(sb)
+	defer b.api.discard(sb)
 	w := &worker{b: b, sb: sb}
 	for i, s := range in.Steps {
 		step := strconv.Itoa(i + 1)
-		if err := b.allowed(ctx, sb); err != nil {
-			return step, err
-		}
 		b.say("info", step, fmt.Sprintf("[%d/%d] %s %.200s", i+1, len(in.Steps), s.Type, strings.Join(s.Args, " ")))
 		if err := w.step(ctx, step, s); err != nil {
 			return step, err
@@ -352,26 +391,12 @@ func (b *build) do(ctx context.Context, in *buildStart, remove func(engine.Box))
 			w.env = append(w.env, name+"="+command)
 		}
 	}
-	if err := b.allowed(ctx, sb); err != nil {
-		return stepLast, err
-	}
 	found, err := b.api.Tenant(b.caller).Get(ctx, sb.ID()) // by the present policy
 	if err != nil {
 		return stepLast, err
 	}
 	_, err = found.(sandpit.Committer).Commit(ctx, sandpit.Commit{Name: b.name, Env: w.env, WorkDir: w.dir, User: w.user})
 	return stepLast, err
-}
-
-// allowed returns an error if the key of the build has ended meanwhile.
-func (b *build) allowed(ctx context.Context, sb engine.Box) error {
-	if b.caller.Key == "" {
-		return nil
-	}
-	if _, _, err := b.api.Tokens.Of(ctx, b.caller.Key, sb.ID()); err != nil {
-		return errors.New("the key of the build has ended")
-	}
-	return nil
 }
 
 // The steps before the first one and after the last one.

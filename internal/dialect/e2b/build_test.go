@@ -1,22 +1,102 @@
 package e2b
 
 import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 
+	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // A build that is still being made has no sandbox for its archives, and gets none.
 func TestBuildsWithoutAPlace(t *testing.T) {
 	all, b := new(builds), &build{namespace: "n", name: "t"}
-	if err := all.add(b); err != nil {
-		t.Fatal(err)
+	if left, err := all.add(b); err != nil || len(left) != 0 {
+		t.Fatal(left, err)
 	}
 	if found := all.waiting("n", "t"); found != nil {
 		t.Errorf("%+v is found before it has a place", found)
 	}
-	all.place(b, struct{ engine.Box }{})
-	if all.waiting("n", "t") != b || all.waiting("other", "t") != nil {
+	if !all.place(b, struct{ engine.Box }{}) || all.waiting("n", "t") != b || all.waiting("other", "t") != nil {
 		t.Error("it is not found in its namespace only")
+	}
+}
+
+// stage is the sandbox of a build for its archives.
+type stage struct {
+	engine.Box
+	name    string
+	removed bool
+}
+
+func (s *stage) Remove(context.Context) error {
+	s.removed = true
+	return nil
+}
+
+// Of the builds of one template that wait, only the newest goes on, and what is left of the others is returned: also of those that
+// make room, and of one whose sandbox is still being made.
+func TestNewBuildsReplaceThoseThatWait(t *testing.T) {
+	all := new(builds)
+	add := func(namespace, name, want string) *build {
+		t.Helper()
+		b := &build{namespace: namespace, name: name}
+		left, err := all.add(b)
+		var names []string
+		for _, sb := range left {
+			names = append(names, sb.(*stage).name)
+		}
+		if got := strings.Join(names, " "); got != want || err != nil {
+			t.Errorf("%s of %s leaves %q, %v, want %q", name, namespace, got, err, want)
+		}
+		return b
+	}
+	placed := func(namespace, name, want, stageName string) *build {
+		t.Helper()
+		b := add(namespace, name, want)
+		if !all.place(b, &stage{name: stageName}) {
+			t.Errorf("%s of %s has no place", name, namespace)
+		}
+		return b
+	}
+	first := placed("n", "t", "", "first")
+	placed("n", "other", "", "another template")
+	placed("m", "t", "", "another namespace")
+	placed("n", "t", "first", "second")
+	if first.report(0).Status != statusError || first.report(0).Reason.Message != replaced {
+		t.Errorf("the first is told %+v", first.report(0))
+	}
+	slow := add("n", "t", "second")
+	placed("n", "t", "", "after the slow one")
+	if all.place(slow, &stage{}) {
+		t.Error("a build that was replaced gets a place")
+	}
+	for i := range maxBuildsOfOne {
+		want := ""
+		switch i { // those that have ended make room before those that wait
+		case maxBuildsOfOne - 2:
+			want = "another template"
+		case maxBuildsOfOne - 1:
+			want = "after the slow one"
+		}
+		placed("n", fmt.Sprint("more", i), want, fmt.Sprint(i))
+	}
+}
+
+// A panic in a build ends the build, and not the server.
+func TestBuildPanics(t *testing.T) {
+	log := new(testkit.Buffer)
+	a, st := &api{Server: dialect.Server{Log: slog.New(slog.NewTextHandler(log, nil))}}, new(stage) // it has no engine
+	b := &build{api: a, stage: st}
+	b.run(t.Context(), new(buildStart))
+	if got := b.report(0); got.Status != statusError || got.Reason.Message != "internal error in the server" {
+		t.Errorf("the build: %+v", got)
+	}
+	if !st.removed || !strings.Contains(log.String(), "a build of a template panicked") {
+		t.Errorf("its sandbox is removed: %v; the log: %s", st.removed, log)
 	}
 }

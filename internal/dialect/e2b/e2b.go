@@ -86,6 +86,7 @@ type route struct {
 func serve(s dialect.Server) gate.Dialect {
 	a := &api{Server: s}
 	a.proxy = a.newProxy()
+	a.discardLeft()
 	d := gate.Dialect{
 		Pick: func(r *http.Request) string {
 			if _, ok := a.portOf(r); ok {

@@ -127,7 +127,6 @@ func requestBuild(c *call) error {
 	case in.CPUs != nil && (*in.CPUs <= 0 || *in.CPUs > 1<<10), in.Memory != nil && (*in.Memory <= 0 || *in.Memory > 1<<30):
 		return gate.Invalid("cpuCount or memoryMB is out of range", "")
 	}
-	c.sweepBuilds()
 	b := &build{api: c.api, caller: c.Caller, name: name, namespace: c.Caller.Namespace + "/" + c.Caller.Nested}
 	if in.CPUs != nil {
 		b.limits.CPUs = *in.CPUs
@@ -135,8 +134,12 @@ func requestBuild(c *call) error {
 	if in.Memory != nil {
 		b.limits.Memory = *in.Memory << 20
 	}
-	if err := c.api.builds.add(b); err != nil {
+	left, err := c.api.builds.add(b)
+	if err != nil {
 		return err
+	}
+	for _, sb := range left {
+		c.api.discard(sb)
 	}
 	image, err := c.api.Image("base")
 	var stage engine.Box
@@ -147,23 +150,14 @@ func requestBuild(c *call) error {
 		c.api.builds.remove(b)
 		return fmt.Errorf("making a place for the files of the build: %w", err)
 	}
-	c.api.builds.place(b, stage)
+	if !c.api.builds.place(b, stage) {
+		c.api.discard(stage)
+		return &gate.Refusal{Code: errcode.State, Message: replaced}
+	}
 	c.Target = stage.ID()
 	return c.answer(http.StatusAccepted, map[string]any{
 		"templateID": name, "buildID": b.id, "public": false, "names": []string{name}, "tags": []string{defaultTag}, "aliases": []string{name},
 	})
-}
-
-// sweepBuilds removes the sandboxes of the caller's builds that no server carries out any more.
-func (c *call) sweepBuilds() {
-	t := c.tenant()
-	for _, sb := range c.api.Sandboxes() {
-		if id := stateOf(sb).Build; id != "" && !c.api.builds.has(id) {
-			if own, err := t.Get(c.Ctx, sb.ID()); err == nil {
-				_ = own.Remove(c.Ctx) // it ends by itself, too
-			}
-		}
-	}
 }
 
 // validHash reports whether s can be the hash of an archive: it names a file.
@@ -286,7 +280,7 @@ func startBuild(c *call) error {
 	if b.image, err = in.image(c.api); err != nil {
 		return err
 	}
-	if err := c.api.builds.start(b, in); err != nil {
+	if err := c.api.builds.start(c.Ctx, b, in); err != nil {
 		return err
 	}
 	c.W.WriteHeader(http.StatusAccepted)
