@@ -27,6 +27,7 @@ type agentClient struct {
 	t    testing.TB
 	conn net.Conn
 	id   uint32
+	v    uint64 // its generation
 }
 
 // agentFrame is a frame from the server, with the values of its payload.
@@ -45,7 +46,7 @@ func agent(t testing.TB, url, key, sandbox string) *agentClient {
 		t.Fatal(err)
 	}
 	conn.SetReadLimit(-1)
-	a := &agentClient{t: t, conn: websocket.NetConn(t.Context(), conn, websocket.MessageBinary)}
+	a := &agentClient{t: t, v: 9, conn: websocket.NetConn(t.Context(), conn, websocket.MessageBinary)}
 	t.Cleanup(func() { _ = a.conn.Close() })
 	var ids [8]byte
 	if _, err := io.ReadFull(a.conn, ids[:]); err != nil {
@@ -86,7 +87,14 @@ func (a *agentClient) read() (agentFrame, error) {
 		P []byte `cbor:"p"`
 	}
 	f := agentFrame{id: binary.BigEndian.Uint32(head[4:]), flag: head[8]}
+	if f.flag == 8 {
+		f.kind, f.p = fmt.Sprintf("record %v", body[:4]), msi{"data": body[12:], "offset": binary.BigEndian.Uint64(body[4:])}
+		return f, nil
+	}
 	err := cbor.Unmarshal(body, &e)
+	if e.V != 9 {
+		err = fmt.Errorf("a frame of generation %d", e.V)
+	}
 	if f.kind = e.T; err == nil {
 		var m map[any]any
 		err = cbor.Unmarshal(e.P, &m)
@@ -119,7 +127,7 @@ func (a *agentClient) send(id uint32, kind string, payload any) {
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	body, err := cbor.Marshal(map[string]any{"v": 9, "t": kind, "p": p})
+	body, err := cbor.Marshal(map[string]any{"v": a.v, "t": kind, "p": p})
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -525,6 +533,192 @@ time.sleep(1000)
 	testkit.Until(t, "the channel has ended", func() bool { return s.figure("sandpit_open_streams") == 0 })
 }
 
+// record sends a record of a bulk transfer.
+func (a *agentClient) record(id uint32, kind byte, offset int, data string) {
+	a.t.Helper()
+	b := binary.BigEndian.AppendUint32(nil, uint32(5+12+len(data)))
+	b = append(binary.BigEndian.AppendUint32(b, id), 8, kind, 1, 0, 0)
+	if _, err := a.conn.Write(append(binary.BigEndian.AppendUint64(b, uint64(offset)), data...)); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// offer is that of a bulk transfer.
+func offer(record, credit int) msi {
+	return msi{"format": 1, "max_record_payload": record, "guest_to_host_credit_limit": credit}
+}
+
+// Clients of generation 8 and later transfer files and the bytes of connections as records, as far as the receiver gives credit.
+func TestAgentBulk(t *testing.T) {
+	testkit.NeedProgram(t, "python3")
+	s := newServed(t)
+	url, key := s.withMicrosandbox()
+	_, a := s.agentBox(url, key)
+	open := func(options msi) any {
+		t.Helper()
+		h, err := a.fs("OpenFile", msi{"path": "/tmp/f", "options": options})
+		if err != "" {
+			t.Fatal(err)
+		}
+		return h
+	}
+	write := func(length any, bulk msi) uint32 {
+		t.Helper()
+		h := open(msi{"write": true, "create": true, "truncate": true})
+		return a.start("core.fs.request", msi{"op": msi{"Write": msi{"handle": h, "offset": 0, "len": length}}, "bulk": bulk})
+	}
+	content := strings.Repeat("0123456789", 300_000)
+	id := write(len(content), offer(3<<20, 0))
+	f := a.next()
+	if f.kind != "core.bulk.accepted" || fmt.Sprint(f.p) != "map[flows:1 format:1 guest_to_host_credit_limit:0 host_to_guest_credit_limit:1048576 kind:1 max_record_payload:262144]" {
+		t.Fatalf("the offer is answered with %+v", f)
+	}
+	for at, credit := 0, 1<<20; at < len(content); {
+		if n := min(credit-at, 256<<10, len(content)-at); n > 0 {
+			a.record(id, 1, at, content[at:at+n])
+			at += n
+			continue
+		}
+		if f := a.next(); f.kind != "core.bulk.credit" || f.p["kind"] != uint64(1) || f.p["flow"] != uint64(1) {
+			t.Fatalf("%+v", f)
+		} else {
+			credit = int(f.p["credit_limit"].(uint64))
+		}
+	}
+	a.send(id, "core.bulk.finish", msi{"kind": 1, "flow": 1, "final_offset": len(content)})
+	if _, last := a.rest(id); last.p["ok"] != true {
+		t.Errorf("%+v", last)
+	}
+
+	// Reading stops where the credit ends.
+	id = a.start("core.fs.request", msi{"op": msi{"Read": msi{"handle": open(msi{"read": true}), "offset": 0}}, "bulk": offer(100_000, 1<<20)})
+	if f := a.next(); f.kind != "core.bulk.accepted" || f.p["max_record_payload"] != uint64(100_000) || f.p["flows"] != uint64(2) {
+		t.Fatalf("%+v", f)
+	}
+	var got strings.Builder
+	for credit := 1 << 20; got.Len() < len(content); {
+		f := a.next()
+		data, _ := f.p["data"].([]byte)
+		if f.kind != "record [1 2 0 0]" || f.p["offset"] != uint64(got.Len()) || len(data) > 100_000 || got.Len()+len(data) > credit {
+			t.Fatalf("%s at %v of %d bytes", f.kind, f.p["offset"], len(data))
+		}
+		if got.Write(data); got.Len() == credit {
+			ping := a.start("core.ping", msi{})
+			if f := a.next(); f.id != ping {
+				t.Errorf("without credit comes %+v", f)
+			}
+			credit += 1 << 20
+			a.send(id, "core.bulk.credit", msi{"kind": 1, "flow": 2, "consumed_offset": got.Len(), "credit_limit": credit})
+		}
+	}
+	if f := a.next(); f.kind != "core.bulk.finish" || f.p["final_offset"] != uint64(len(content)) || f.p["flow"] != uint64(2) {
+		t.Errorf("%+v", f)
+	}
+	if _, last := a.rest(id); last.p["ok"] != true || got.String() != content {
+		t.Errorf("%+v, and %d bytes", last, got.Len())
+	}
+
+	// What breaks the rules, or is not wanted any more, ends the transfer alone.
+	fails := func(what, want string, id uint32) {
+		t.Helper()
+		if _, last := a.rest(id); last.p["ok"] != false || !strings.Contains(fmt.Sprint(last.p["error"]), want) {
+			t.Errorf("%s: %+v", what, last)
+		}
+	}
+	for name, bad := range map[string]msi{"format": {"format": 2, "max_record_payload": 1 << 20, "guest_to_host_credit_limit": 0}, "records": offer(1, 0), "credit": offer(1<<20, 1), "too much credit": offer(1<<20, 1<<30)} {
+		fails(name, "offer of a bulk transfer is not valid", write(nil, bad))
+	}
+	for name, send := range map[string]func(id uint32){
+		"a gap":        func(id uint32) { a.record(id, 1, 1, "x") },
+		"another kind": func(id uint32) { a.record(id, 2, 0, "x") },
+		"too large":    func(id uint32) { a.record(id, 1, 0, strings.Repeat("x", 1<<20)) },
+		"another end":  func(id uint32) { a.send(id, "core.bulk.finish", msi{"kind": 1, "flow": 1, "final_offset": 7}) },
+		"credit unasked": func(id uint32) {
+			a.send(id, "core.bulk.credit", msi{"kind": 1, "flow": 2, "consumed_offset": 1, "credit_limit": 9})
+		},
+	} {
+		id := write(nil, offer(1<<20, 0))
+		a.next()
+		send(id)
+		fails(name, "the bulk transfer is not valid", id)
+	}
+	id = write(nil, offer(1<<20, 0))
+	a.next()
+	a.send(id, "core.bulk.cancel", msi{"kind": 1, "reason": 1, "message": "x"})
+	fails("a cancellation", "the client has ended the transfer", id)
+	id = write(5, offer(1<<20, 0))
+	a.next()
+	a.record(id, 1, 0, "four")
+	a.send(id, "core.bulk.finish", msi{"kind": 1, "flow": 1, "final_offset": 4})
+	fails("less than was said", "write length mismatch: expected 5, received 4", id)
+
+	// A connection to a port.
+	a.start("core.exec.request", msi{"cmd": "python3", "args": []string{"-c", `
+import socket
+s = socket.create_server(("127.0.0.1", 0))
+print(s.getsockname()[1], flush=True)
+c = s.accept()[0]
+data = b""
+while part := c.recv(1 << 16): data += part
+c.sendall(data[::-1])
+c.close()
+s.accept()
+`}})
+	a.next() // started
+	var port int
+	if _, err := fmt.Sscan(string(a.next().p["data"].([]byte)), &port); err != nil {
+		t.Fatal(err)
+	}
+	id = a.start("core.tcp.connect", msi{"host": "localhost", "port": port, "bulk": offer(256<<10, 1<<20)})
+	for _, want := range []string{"core.tcp.connected", "core.bulk.accepted"} {
+		if f := a.next(); f.kind != want {
+			t.Fatalf("%+v, want %s", f, want)
+		}
+	}
+	a.record(id, 2, 0, "ab")
+	a.record(id, 2, 2, "c")
+	a.send(id, "core.bulk.finish", msi{"kind": 2, "flow": 1, "final_offset": 3})
+	for _, want := range []string{"record [2 2 0 0]", "core.bulk.finish", "core.tcp.closed"} {
+		if f := a.next(); f.kind != want || f.p["data"] != nil && string(f.p["data"].([]byte)) != "cba" {
+			t.Errorf("%+v, want %s", f, want)
+		}
+	}
+	id = a.start("core.tcp.connect", msi{"host": "localhost", "port": port, "bulk": offer(256<<10, 1<<20)})
+	a.next()
+	a.next()
+	a.send(id, "core.tcp.close", msi{})
+	if _, last := a.rest(id); last.kind != "core.tcp.closed" {
+		t.Errorf("%+v", last)
+	}
+	if log := s.log.String(); strings.Contains(log, "level=ERROR") {
+		t.Errorf("what clients send is an error of the server:\n%s", log)
+	}
+}
+
+// The server says that it speaks generation 9. Clients of each generation from 5 on get what their generation has; what generation 9
+// has between a virtual machine and its host is refused by name.
+func TestAgentGenerations(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withMicrosandbox()
+	sb, _ := s.agentBox(url, key)
+	for v := uint64(5); v <= 9; v++ {
+		a := agent(t, url, key, sb.ID())
+		a.v = v
+		if out, _, last := a.shell("echo $0", nil); out != "/bin/sh\n" || last.p["code"] != uint64(0) {
+			t.Errorf("generation %d: %q %+v", v, out, last)
+		}
+		if _, err := a.fs("Stat", msi{"path": "/", "follow_symlink": true}); err != "" {
+			t.Errorf("generation %d: %s", v, err)
+		}
+		for _, kind := range []string{"core.workload.freeze", "core.root_disk.grow", "core.of.the.future"} {
+			if f, last := a.rest(a.start(kind, msi{})); last.kind != "core.error" || last.p["kind"] != "unsupported_message_type" || last.p["offending_type"] != kind {
+				t.Errorf("generation %d: %v %+v", v, f, last)
+			}
+		}
+		_ = a.conn.Close()
+	}
+}
+
 // What is done on an agent channel is recorded as requests are, before it is done, and needs the sandbox's own key.
 func TestAgentIsAudited(t *testing.T) {
 	s := newServed(t)
@@ -608,7 +802,7 @@ func TestAgentHostile(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	kinds := []string{
 		"core.exec.request", "core.exec.stdin", "core.exec.signal", "core.exec.resize", "core.fs.request", "core.fs.data", "core.tcp.connect", "core.tcp.data", "core.tcp.eof", "core.tcp.close",
-		"core.ping", "core.touch", "core.error", "core.bulk.credit", "core.exec.exited", "x", "",
+		"core.ping", "core.touch", "core.error", "core.bulk.credit", "core.bulk.finish", "core.bulk.cancel", "core.bulk.accepted", "core.exec.exited", "x", "",
 	}
 	payloads := []any{
 		nil, 7, "text", []byte("bytes"),
@@ -664,7 +858,8 @@ func TestAgentHostile(t *testing.T) {
 		want  string
 	}{
 		"not CBOR":          {[]byte{0, 0, 0, 6, 0, 0, 0, 1, 0, 0xff}, "malformed_message"},
-		"without CBOR":      {[]byte{0, 0, 0, 6, 0, 0, 0, 1, 8, 1}, "invalid_flags"},
+		"half a record":     {[]byte{0, 0, 0, 6, 0, 0, 0, 1, 8, 1}, "malformed_message"},
+		"a last record":     {[]byte{0, 0, 0, 6, 0, 0, 0, 1, 9, 1}, "invalid_flags"},
 		"a field twice":     {[]byte("\x00\x00\x00\x0c\x00\x00\x00\x01\x00\xa2\x61v\x01\x61v\x01"), "malformed_message"},
 		"without a type":    {[]byte("\x00\x00\x00\x09\x00\x00\x00\x01\x00\xa1\x61v\x01"), "malformed_message"},
 		"of unknown length": {[]byte("\x00\x00\x00\x0a\x00\x00\x00\x01\x00\xbf\x61v\x01\xff"), "malformed_message"},

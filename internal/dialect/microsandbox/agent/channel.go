@@ -77,6 +77,7 @@ type operation struct {
 	kind string // of the request
 	in   *inbox // what follows the request, in order: input and content
 	ctrl *inbox // of a program: signals and resizes, which overtake its input
+	bulk *bulk  // the transfer of its content, or nil; guarded by channel.mu
 }
 
 // serve serves the channel until the client leaves or the call ends.
@@ -215,13 +216,22 @@ func (ch *channel) read(from io.Reader) error {
 			return err
 		}
 		queued := false
-		e, err := parseBody(body)
 		switch {
+		case flags == flagBulk:
+			r, bad := parseRecord(body)
+			if bad != nil {
+				err = ch.complain(id, errMalformed, bad.Error(), "")
+				break
+			}
+			ch.transfer(id, func(b *bulk) error { return b.take(r) })
 		case flags&flagBulk != 0:
-			err = ch.complain(id, "invalid_flags", "frames without CBOR are of later versions of the protocol", "")
-		case err != nil:
-			err = ch.complain(id, errMalformed, err.Error(), "")
+			err = ch.complain(id, "invalid_flags", "a record has no other flag", "")
 		default:
+			e, bad := parseBody(body)
+			if bad != nil {
+				err = ch.complain(id, errMalformed, bad.Error(), "")
+				break
+			}
 			queued, err = ch.take(message{id: id, kind: e.T, payload: e.P, size: size})
 		}
 		if !queued {
@@ -241,6 +251,9 @@ func (ch *channel) take(m message) (queued bool, err error) {
 		return ch.start(m)
 	case kindStdin, kindContent, kindBytes, kindEOF, kindClose, kindResize, kindSignal:
 		return ch.pass(m)
+	case kindBulkCredit, kindBulkFinish, kindBulkCancel:
+		ch.transfer(m.id, func(b *bulk) error { return b.tell(m) })
+		return false, nil
 	case kindPing:
 		return false, ch.say(m.id, flagTerminal, kindPong, nothing{})
 	case kindTouch:
@@ -317,6 +330,12 @@ func (op *operation) end() {
 // close makes the operation get no more messages.
 func (op *operation) close() {
 	op.ch.release(op.in.close() + op.ctrl.close())
+	op.ch.mu.Lock()
+	b := op.bulk
+	op.ch.mu.Unlock()
+	if b != nil {
+		b.end(errBulkEnded)
+	}
 }
 
 // pass gives a message to its operation, and waits for room.

@@ -122,6 +122,7 @@ func parseFiles(payload []byte) (name string, in filesArgs, err error) {
 	for n, args := range req.Op {
 		name, err = n, decoder().Unmarshal(args, &in)
 	}
+	in.bulk = req.Bulk
 	return name, in, err
 }
 
@@ -362,9 +363,10 @@ func (a *attributes) set(ctx context.Context, f sandpit.Files, p string, follow 
 	return f.SetAttr(ctx, p, change)
 }
 
-// contentReader reads the content that a client sends. An empty message ends it.
+// contentReader reads the content that a client sends. An empty message ends it, or the end of the bulk transfer.
 type contentReader struct {
 	op   *operation
+	bulk *bulk   // or nil
 	want *uint64 // bytes, or nil
 	n    uint64  // so far
 	rest []byte
@@ -374,6 +376,14 @@ type contentReader struct {
 
 // Read reads content.
 func (r *contentReader) Read(b []byte) (int, error) {
+	if r.bulk != nil {
+		n, err := r.bulk.Read(b)
+		r.n += uint64(n)
+		if wrong := r.wrong(err == io.EOF); wrong != nil { //nolint:errorlint // it is that value
+			return 0, wrong
+		}
+		return n, err
+	}
 	for len(r.rest) == 0 {
 		r.op.ch.release(r.size)
 		r.size = 0
@@ -401,13 +411,22 @@ func (r *contentReader) more() error {
 		return gate.Invalid("the content is not valid: "+err.Error(), "")
 	}
 	r.n += uint64(len(data.Data))
-	switch end := len(data.Data) == 0; {
-	case r.want != nil && (r.n > *r.want || end && r.n < *r.want):
-		return gate.Invalid(fmt.Sprintf("write length mismatch: expected %d, received %d", *r.want, r.n), "")
-	case end:
+	end := len(data.Data) == 0
+	if err := r.wrong(end); err != nil {
+		return err
+	}
+	if end {
 		return io.EOF
 	}
 	r.rest = data.Data
+	return nil
+}
+
+// wrong returns the error of more or less content than the request says.
+func (r *contentReader) wrong(end bool) error {
+	if r.want != nil && (r.n > *r.want || end && r.n < *r.want) {
+		return gate.Invalid(fmt.Sprintf("write length mismatch: expected %d, received %d", *r.want, r.n), "")
+	}
 	return nil
 }
 

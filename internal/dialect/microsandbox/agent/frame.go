@@ -25,12 +25,12 @@ const (
 // Flags of frames.
 const (
 	flagTerminal = 1 // the last frame of an operation
-	flagBulk     = 8 // the body is not CBOR; a peer of generation 7 never gets such frames
+	flagBulk     = 8 // the body is not CBOR but a record (bulk.go)
 )
 
-// generation is the version of the protocol that this package speaks. Clients speak the lower of theirs and
-// this one. Later ones add frames without CBOR and what only a virtual machine has.
-const generation = 7
+// generation is the version of the protocol that this package speaks. Clients speak the lower of theirs and this one.
+// Generation 8 has brought bulk transfers, which clients offer with a request, and 9 what is between a virtual machine and its host.
+const generation = 9
 
 // message is a frame of a client.
 type message struct {

@@ -149,6 +149,16 @@ func readHandle(ctx context.Context, op *operation, in *filesArgs) (any, error) 
 		return nil, err
 	}
 	defer r.Close()
+	b, err := op.accept(in.bulk, bulkFiles, bulkOut, 0)
+	if err != nil {
+		return nil, err
+	}
+	if b != nil {
+		if _, err = stream.Copy(b, r); err == nil {
+			err = b.finish()
+		}
+		return nil, err
+	}
 	_, err = stream.Copy(contentWriter{op}, r)
 	return nil, err
 }
@@ -165,7 +175,18 @@ func writeHandle(ctx context.Context, op *operation, in *filesArgs) (any, error)
 	if !h.append {
 		opt = sandpit.WriteOptions{InPlace: true, Offset: int64(min(in.Offset, math.MaxInt64))}
 	}
-	r := &contentReader{op: op, want: in.Len}
+	if in.bulk != nil {
+		const held = 2 * filesWindow // what waits, and the buffer that it grows in
+		if err := op.ch.tryHold(held); err != nil {
+			return nil, err
+		}
+		defer op.ch.release(held)
+	}
+	b, err := op.accept(in.bulk, bulkFiles, bulkIn, filesWindow)
+	if err != nil {
+		return nil, err
+	}
+	r := &contentReader{op: op, bulk: b, want: in.Len}
 	defer r.close()
 	_, err = h.files.Write(ctx, h.path, r, opt)
 	return nil, err

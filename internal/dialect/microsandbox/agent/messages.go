@@ -31,6 +31,11 @@ const (
 	kindClose       = "core.tcp.close"
 	kindClosed      = "core.tcp.closed"
 	kindUnconnected = "core.tcp.failed"
+
+	kindBulkAccepted = "core.bulk.accepted"
+	kindBulkCredit   = "core.bulk.credit"
+	kindBulkFinish   = "core.bulk.finish"
+	kindBulkCancel   = "core.bulk.cancel"
 )
 
 type (
@@ -124,7 +129,8 @@ type (
 type (
 	// filesRequest has one operation: a map from its name to its arguments.
 	filesRequest struct {
-		Op map[string]cbor.RawMessage `cbor:"op"`
+		Op   map[string]cbor.RawMessage `cbor:"op"`
+		Bulk *bulkOffer                 `cbor:"bulk"` // of Read and Write
 	}
 
 	// filesArgs are the arguments of all operations on files; each has some of them.
@@ -144,6 +150,8 @@ type (
 		Offset    uint64      `cbor:"offset"`
 		Len       *uint64     `cbor:"len"`
 		Limit     *uint32     `cbor:"limit"`
+
+		bulk *bulkOffer
 	}
 
 	attributes struct {
@@ -187,8 +195,9 @@ type (
 
 type (
 	connectRequest struct {
-		Host string `cbor:"host"`
-		Port uint16 `cbor:"port"`
+		Host string     `cbor:"host"`
+		Port uint16     `cbor:"port"`
+		Bulk *bulkOffer `cbor:"bulk"`
 	}
 
 	unconnectedMessage struct {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
@@ -15,7 +16,7 @@ import (
 // itself are the hosts that are the sandbox itself.
 var itself = [...]string{"localhost", "127.0.0.1", "::1", "[::1]", "0.0.0.0", "::", ""}
 
-// heldConnection is the memory of a connection: the buffers of its two directions.
+// heldConnection is the memory of a connection: the buffers of its two directions, beside what a bulk transfer takes.
 const heldConnection = 64 << 10
 
 // connect connects to a port of the sandbox. The connection counts as a stream of the key, and its memory is charged.
@@ -37,7 +38,11 @@ func (op *operation) connect(m message) {
 	}
 	var inside net.Conn
 	if err = part.OpenStream(); err == nil {
-		err = part.Hold(gate.InMemory, heldConnection)
+		held := int64(heldConnection)
+		if req.Bulk != nil {
+			held += 2 * tcpWindow // what waits, and the buffer that it grows in
+		}
+		err = part.Hold(gate.InMemory, held)
 	}
 	if err == nil {
 		inside, err = op.dial(part.Ctx, req)
@@ -52,17 +57,29 @@ func (op *operation) connect(m message) {
 		defer stop()
 	}
 	_ = ch.say(op.id, 0, kindConnected, nothing{})
-	fed := make(chan struct{})
-	go func() {
-		defer close(fed)
-		op.pour(inside)
-	}()
-	_, err = io.Copy(bytesWriter{op}, inside)
+	b, err := op.accept(req.Bulk, bulkTCP, bulkIn|bulkOut, tcpWindow)
+	if err != nil {
+		_ = inside.Close()
+		part.End(err)
+		op.unconnected(to, err)
+		return
+	}
+	var fed sync.WaitGroup
+	fed.Go(func() { op.pour(inside) })
+	if b != nil {
+		fed.Go(func() { b.pour(inside) })
+		_, err = io.Copy(b, inside)
+	} else {
+		_, err = io.Copy(bytesWriter{op}, inside)
+	}
+	if err == nil && b != nil {
+		_ = b.finish()
+	}
 	op.end() // and so of what the client sends
 	_ = inside.Close()
-	<-fed
+	fed.Wait()
 	part.End(context.Cause(ch.ctx))
-	if err == nil {
+	if err == nil && b == nil {
 		_ = ch.say(op.id, 0, kindEOF, nothing{})
 	}
 	_ = ch.say(op.id, flagTerminal, kindClosed, nothing{})
@@ -106,9 +123,7 @@ func (op *operation) pour(inside net.Conn) {
 				_, err = inside.Write(data.Data)
 			}
 		case kindEOF:
-			if half, ok := inside.(interface{ CloseWrite() error }); ok {
-				err = half.CloseWrite()
-			}
+			err = closeWrite(inside)
 		case kindClose:
 			err = net.ErrClosed
 		}
@@ -118,4 +133,23 @@ func (op *operation) pour(inside net.Conn) {
 			return
 		}
 	}
+}
+
+// pour writes what the client sends to a port.
+func (b *bulk) pour(inside net.Conn) {
+	_, err := io.Copy(inside, struct{ io.Reader }{b})
+	if err == nil {
+		err = closeWrite(inside)
+	}
+	if err != nil {
+		_ = inside.Close() // which ends the other direction
+	}
+}
+
+// closeWrite ends what a port gets.
+func closeWrite(inside net.Conn) error {
+	if half, ok := inside.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
 }
