@@ -56,7 +56,10 @@ type Files interface {
 	// exist. It never follows links.
 	Remove(ctx context.Context, path string, recursive bool) error
 
-	// Rename moves oldpath to newpath, replacing an existing file.
+	// Rename moves oldpath to newpath, replacing an existing file. To another file
+	// system it copies, and then removes what it has copied: newpath appears at once, and
+	// a Rename that fails before changes nothing. Sockets, pipes and devices are not
+	// copied (ErrInvalid), and set-id bits are lost.
 	Rename(ctx context.Context, oldpath, newpath string) error
 
 	// Symlink creates path as a symbolic link to target.

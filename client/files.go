@@ -290,7 +290,7 @@ func (f files) Remove(ctx context.Context, path string, recursive bool) error {
 
 // Rename renames a file.
 func (f files) Rename(ctx context.Context, oldpath, newpath string) error {
-	return f.call(ctx, "rename", oldpath, http.MethodPost, "/rename", f.query("from", oldpath, "to", newpath), nil)
+	return f.work(ctx, "rename", oldpath, request{method: http.MethodPost, path: "/rename", query: f.query("from", oldpath, "to", newpath)}, nil)
 }
 
 // Symlink creates a symbolic link.

@@ -40,6 +40,8 @@ var filesProperties = []property{
 	{"Write replaces at once or not at all", testAtomicWrite},
 	{"a Write whose reader fails changes nothing", testFailedWrite},
 	{"Rename and Remove do what they say", testRenameRemove},
+	{"Rename to another file system moves files and trees, or changes nothing", testRenameAcross},
+	{"Rename to another file system shows nothing before it is complete", testRenameAtOnce},
 	{"a Remove of a tree follows no links", testRemoveLinks},
 	{"a reader may be closed early", testCloseEarly},
 	{"a context ends a call", testFileContext},
@@ -814,6 +816,87 @@ func testRenameRemove(t *testing.T, e *env) {
 	}
 	if got := shell(t, sb, "ls -A /tmp"); got != "" {
 		t.Errorf("/tmp has %q", got)
+	}
+}
+
+func testRenameAcross(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{Tmpfs: []sandpit.Tmpfs{{Target: "/scratch", Size: 1 << 20}, {Target: "/scratch/holder/mnt"}}})
+	files, ctx := sb.Files(), guarded(t)
+	const list = `find . -printf '%P %y %m %T@ %s %l\n' | sort; cat sub/g`
+	shell(t, sb, `cd /tmp; [ $(stat -c %d /tmp) != $(stat -c %d /scratch) ]; echo a >f; chmod 640 f; touch -d @1000.5 f; ln -s nowhere l; touch -h -d @2000 l
+mkdir -p d/sub/deep; echo b >d/sub/g; ln -s ../../f d/l; touch -h -d @3000 d/l; chmod 750 d/sub; touch -d @4000 d/sub/deep d/sub/g d/sub d`)
+	before := shell(t, sb, "cd /tmp/d; "+strings.ReplaceAll(list, " %s", ""))
+	for _, there := range [][2]string{{"/tmp/", "/scratch/"}, {"/scratch/", "/tmp/"}} {
+		for _, name := range []string{"f", "l", "d"} {
+			must(t, files.Rename(ctx, there[0]+name, there[1]+name))
+		}
+		if got := shell(t, sb, "cd "+there[1]+"; stat -c '%n %F %a %.9Y' f; stat -c '%n %F %.9Y' l; cat f; readlink l"); got != "f regular file 640 1000.500000000\nl symbolic link 2000.000000000\na\nnowhere" {
+			t.Errorf("in %s: %q", there[1], got)
+		}
+		if got := shell(t, sb, "cd "+there[1]+"d; "+strings.ReplaceAll(list, " %s", "")); got != before {
+			t.Errorf("the tree in %s is %q, and was %q", there[1], got, before)
+		}
+		if got := shell(t, sb, "ls -A "+there[0]+" | grep -v holder; :"); got != "" {
+			t.Errorf("left in %s: %q", there[0], got)
+		}
+	}
+
+	// It replaces what rename(2) replaces.
+	shell(t, sb, "cd /scratch; echo old >f; ln -s /tmp/d l; mkdir empty full; touch full/x")
+	must(t, files.Rename(ctx, "/tmp/f", "/scratch/f"))
+	must(t, files.Rename(ctx, "/scratch/f", "/tmp/f"))
+	must(t, files.Rename(ctx, "/tmp/f", "/scratch/l"))
+	must(t, files.Rename(ctx, "/tmp/d", "/scratch/empty"))
+	if got := shell(t, sb, "cat /scratch/l /scratch/empty/sub/g; ls -A /tmp /scratch"); got != "a\nb\n/scratch:\nempty\nfull\nholder\nl\n\n/tmp:\nl" {
+		t.Errorf("replaced: %q", got)
+	}
+
+	// What can't be moved is where it was, and nothing else is there.
+	shell(t, sb, `cd /tmp; rm l; mkdir pipes; mkfifo pipes/p; echo x >pipes/a; mkdir -p ro/shut; echo y >ro/shut/f; chmod 555 ro/shut; head -c 3000000 /dev/zero >big; mkdir tree; cp big tree; echo z >small`)
+	state := `cd /; find /tmp /scratch | sort; cat /tmp/ro/shut/f /tmp/pipes/a /scratch/l; wc -c /tmp/big /tmp/tree/big`
+	was := shell(t, sb, state)
+	for _, c := range []struct {
+		from, to string
+		kind     error
+	}{
+		{"/tmp/pipes", "/scratch/pipes", sandpit.ErrInvalid},
+		{"/tmp/big", "/scratch/big", sandpit.ErrNoSpace},
+		{"/tmp/tree", "/scratch/tree", sandpit.ErrNoSpace},
+		{"/tmp/small", "/scratch/full", sandpit.ErrIsDirectory},
+		{"/tmp/tree", "/scratch/l", sandpit.ErrNotDirectory},
+		{"/tmp/ro", "/scratch/full", sandpit.ErrNotEmpty},
+		{"/tmp/small", "/scratch/none/small", fs.ErrNotExist},
+		{"/tmp/none", "/scratch/none", fs.ErrNotExist},
+		{"/tmp/small", "/scratch/l/small", sandpit.ErrNotDirectory},
+		{"/tmp/tree/.", "/scratch/tree", sandpit.ErrState},
+		{"/scratch", "/tmp/moved", nil},         // a mount point, and in a directory that root owns
+		{"/scratch/holder", "/tmp/holder", nil}, // has a mount point in it
+	} {
+		if c.from == "/tmp/ro" && shell(t, sb, "id -u") != "0" {
+			c.kind = fs.ErrPermission // its file could not be removed
+		}
+		if err := files.Rename(ctx, c.from, c.to); err == nil || c.kind != nil && !errors.Is(err, c.kind) {
+			t.Errorf("%s to %s: %v, want %v", c.from, c.to, err, c.kind)
+		}
+		if got := shell(t, sb, state); got != was {
+			t.Errorf("after %s to %s: %q, and before %q", c.from, c.to, got, was)
+		}
+	}
+	shell(t, sb, "chmod 755 /tmp/ro/shut")
+}
+
+func testRenameAtOnce(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{Tmpfs: []sandpit.Tmpfs{{Target: "/scratch"}}})
+	shell(t, sb, "cd /tmp; mkdir tree; head -c 20000000 /dev/zero >big; for i in $(seq 200); do echo $i >tree/$i; done")
+	var seen bytes.Buffer
+	p := start(t, sb, sandpit.Command{Stdout: &seen, Script: `until [ -e /scratch/big ]; do :; done; stat -c %s /scratch/big; until [ -e /scratch/tree ]; do :; done; ls /scratch/tree | wc -l`})
+	must(t, sb.Files().Rename(guarded(t), "/tmp/big", "/scratch/big"))
+	must(t, sb.Files().Rename(guarded(t), "/tmp/tree", "/scratch/tree"))
+	if _, err := p.Wait(guarded(t)); err != nil || seen.String() != "20000000\n200\n" {
+		t.Errorf("seen: %q, %v", seen.String(), err)
+	}
+	if got := shell(t, sb, "ls -A /tmp; ls -A /scratch"); got != "big\ntree" {
+		t.Errorf("left: %q", got)
 	}
 }
 

@@ -462,6 +462,13 @@ func testFilesAs(t *testing.T, e *env) {
 		t.Errorf("what is root's is %q", got)
 	}
 
+	// What root moves to another file system stays its owner's.
+	shell(t, sb, "mkdir -p /tmp/moved/d; echo x >/tmp/moved/d/f; ln -s f /tmp/moved/d/l; chown -hR 1234:2345 /tmp/moved/d; chmod 600 /tmp/moved/d/f")
+	must(t, files.Rename(t.Context(), "/tmp/moved", "/dev/shm/moved"))
+	if got := shell(t, sb, `cd /dev/shm/moved; stat -c '%u:%g %a' . d d/f; stat -c %u:%g d/l; ls /tmp/moved 2>&1 | grep -c 'No such'`); got != "0:0 755\n1234:2345 755\n1234:2345 600\n1234:2345\n1" {
+		t.Errorf("what root has moved is %q", got)
+	}
+
 	// The same handles serve different users, at once and in turn.
 	if _, err := files.As("").Stat(t.Context(), "/tmp/roots/d/f"); err != nil {
 		t.Errorf("as the sandbox's user: %v", err)

@@ -51,10 +51,8 @@ func setAttr(m *wire.SetAttr, path string) error {
 	if st.Mode&unix.S_IFMT == unix.S_IFLNK && m.Attrs&(wire.AttrSize|wire.AttrMode) != 0 {
 		return unix.EOPNOTSUPP
 	}
-	// This name leads to the file that was opened (proc_pid_fd(5)).
-	name := "/proc/thread-self/fd/" + strconv.Itoa(fd)
 	if m.Attrs&wire.AttrSize != 0 {
-		w, _, err := openRegular(name, unix.O_WRONLY, 0)
+		w, _, err := openRegular(procName(fd), unix.O_WRONLY, 0)
 		if err != nil {
 			return err
 		}
@@ -77,7 +75,7 @@ func setAttr(m *wire.SetAttr, path string) error {
 		}
 	}
 	if m.Attrs&wire.AttrMode != 0 {
-		if err := unix.Chmod(name, uint32(m.Mode)&0o7777); err != nil {
+		if err := unix.Chmod(procName(fd), uint32(m.Mode)&0o7777); err != nil {
 			return err
 		}
 	}
@@ -91,8 +89,17 @@ func setAttr(m *wire.SetAttr, path string) error {
 	if m.Attrs&wire.AttrModTime != 0 {
 		times[1] = unix.NsecToTimespec(m.ModTime)
 	}
-	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
+	return setTimes(fd, st.Mode&unix.S_IFMT == unix.S_IFLNK, times)
+}
+
+// setTimes sets the times of access and modification of an open file or, if it is one, of a
+// symbolic link.
+func setTimes(fd int, link bool, times []unix.Timespec) error {
+	if link {
 		return unix.UtimesNanoAt(fd, "", times, unix.AT_EMPTY_PATH)
 	}
-	return unix.UtimesNanoAt(unix.AT_FDCWD, name, times, 0)
+	return unix.UtimesNanoAt(unix.AT_FDCWD, procName(fd), times, 0)
 }
+
+// procName is a name of an open file, which leads to it whatever its path leads to (proc_pid_fd(5)).
+func procName(fd int) string { return "/proc/thread-self/fd/" + strconv.Itoa(fd) }

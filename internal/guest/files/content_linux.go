@@ -59,7 +59,7 @@ func refuseOwn(fd int) error {
 	if fs.Type != unix.PROC_SUPER_MAGIC {
 		return nil
 	}
-	path, err := readlink(unix.AT_FDCWD, "/proc/thread-self/fd/"+strconv.Itoa(fd))
+	path, err := readlink(unix.AT_FDCWD, procName(fd))
 	if err != nil {
 		return err
 	}
@@ -269,9 +269,7 @@ func openTemp(dir int, name string, mode uint32) (*target, error) {
 			return nil, err
 		}
 	}
-	var random [8]byte // a name that nobody else thinks of; O_EXCL is what keeps it apart
-	_, _ = unix.Getrandom(random[:], unix.GRND_NONBLOCK)
-	t := &target{dir: dir, temp: ".sandpit-" + strconv.FormatUint(binary.NativeEndian.Uint64(random[:]), 36), name: name}
+	t := &target{dir: dir, temp: tempName(), name: name} // O_EXCL is what keeps it apart
 	err = fdio.Retry(func() (err error) {
 		t.fd, err = unix.Openat(dir, t.temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
 		return err
@@ -289,6 +287,13 @@ func openTemp(dir int, name string, mode uint32) (*target, error) {
 		}
 	}
 	return t, nil
+}
+
+// tempName returns a name that nobody else thinks of.
+func tempName() string {
+	var random [8]byte
+	_, _ = unix.Getrandom(random[:], unix.GRND_NONBLOCK)
+	return ".sandpit-" + strconv.FormatUint(binary.NativeEndian.Uint64(random[:]), 36)
 }
 
 // finish puts the new file in its place, or removes it.

@@ -98,6 +98,8 @@ func notInside(path string, fd int) error {
 // copier copies within a tree.
 type copier struct {
 	gone func() bool
+	move bool   // the originals are to be removed: copies keep times, and owners as far as the user may give files away
+	dev  uint64 // with move: the file system of all directories
 	buf  []byte
 }
 
@@ -109,6 +111,14 @@ func (c *copier) dir(src, at int, name string, depth int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(src, &st); err != nil {
 		return err
+	}
+	if c.move {
+		if uint64(st.Dev) != c.dev {
+			return unix.EBUSY // a mount point
+		}
+		if err := mayRemove(src); err != nil {
+			return err
+		}
 	}
 	if err := unix.Mkdirat(at, name, 0o700); err != nil {
 		return err
@@ -125,11 +135,11 @@ func (c *copier) dir(src, at int, name string, depth int) error {
 			return err
 		}
 		if n == 0 {
-			return unix.Fchmod(dst, st.Mode&0o7777&^0o6000)
+			return c.finish(dst, &st, st.Mode&0o7777&^0o6000)
 		}
 		var first error
 		fdio.EachEntry(buf[:n], func(name []byte, _ byte) bool {
-			first = c.entry(src, dst, string(name), depth)
+			first = c.entry(src, string(name), dst, string(name), depth)
 			return first == nil
 		})
 		if first != nil {
@@ -138,8 +148,8 @@ func (c *copier) dir(src, at int, name string, depth int) error {
 	}
 }
 
-// entry copies one entry of a directory.
-func (c *copier) entry(src, dst int, name string, depth int) error {
+// entry copies one entry of a directory to a new one called to.
+func (c *copier) entry(src int, name string, dst int, to string, depth int) error {
 	if c.gone() {
 		return conn.ErrGone
 	}
@@ -157,9 +167,12 @@ func (c *copier) entry(src, dst int, name string, depth int) error {
 			return err
 		}
 		defer unix.Close(fd)
-		return c.dir(fd, dst, name, depth+1)
+		return c.dir(fd, dst, to, depth+1)
 	case unix.S_IFLNK:
-		return c.link(src, name, dst, name)
+		if err := c.link(src, name, dst, to); err != nil {
+			return err
+		}
+		return c.finishLink(dst, to, &st)
 	}
 	in, st, err := openRegularAt(src, name, unix.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -168,19 +181,48 @@ func (c *copier) entry(src, dst int, name string, depth int) error {
 	defer unix.Close(in)
 	var out int
 	err = fdio.Retry(func() (err error) {
-		out, err = unix.Openat(dst, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+		out, err = unix.Openat(dst, to, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	if err = c.content(out, in); err == nil {
-		err = unix.Fchmod(out, st.Mode&0o777)
+		err = c.finish(out, &st, st.Mode&0o777)
 	}
 	if cerr := unix.Close(out); err == nil {
 		err = cerr
 	}
 	return err
+}
+
+// finish gives a copy the mode of its original, and when that is moved, its times and owner.
+func (c *copier) finish(fd int, st *unix.Stat_t, mode uint32) error {
+	if err := unix.Fchmod(fd, mode); err != nil || !c.move {
+		return err
+	}
+	if err := setTimes(fd, false, []unix.Timespec{st.Atim, st.Mtim}); err != nil {
+		return err
+	}
+	_ = unix.Fchown(fd, int(st.Uid), int(st.Gid)) // only root may
+	return nil
+}
+
+// finishLink is finish for a symbolic link, which has no mode.
+func (c *copier) finishLink(dir int, name string, st *unix.Stat_t) error {
+	if !c.move {
+		return nil
+	}
+	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := setTimes(fd, true, []unix.Timespec{st.Atim, st.Mtim}); err != nil {
+		return err
+	}
+	_ = unix.Fchownat(fd, "", int(st.Uid), int(st.Gid), unix.AT_EMPTY_PATH)
+	return nil
 }
 
 // link copies a symbolic link, over a file that is there.

@@ -173,18 +173,12 @@ func (f *Files) Open(s *conn.Stream, op wire.Op, msg []byte) error {
 	case wire.OpRemove:
 		simple = func(m *wire.Path, path string) (conn.Message, error) {
 			if m.Flag {
-				return conn.Nothing{}, removeTree(path, s.Gone)
+				return conn.Nothing{}, removeTree(unix.AT_FDCWD, path, s.Gone)
 			}
-			return conn.Nothing{}, remove(path)
+			return conn.Nothing{}, remove(unix.AT_FDCWD, path)
 		}
 	case wire.OpRename:
-		simple = func(m *wire.Path, path string) (conn.Message, error) {
-			other, err := f.settings.Path(f.user, m.Other)
-			if err != nil {
-				return nil, err
-			}
-			return conn.Nothing{}, unix.Rename(path, other)
-		}
+		return f.rename(s, msg)
 	case wire.OpSymlink:
 		simple = func(m *wire.Path, path string) (conn.Message, error) {
 			if strings.IndexByte(m.Other, 0) >= 0 || m.Other == "" {

@@ -8,10 +8,10 @@ import (
 )
 
 // remove removes a file, a link or an empty directory.
-func remove(path string) error {
-	err := unix.Unlink(path)
+func remove(dir int, path string) error {
+	err := unix.Unlinkat(dir, path, 0)
 	if err == unix.EISDIR || err == unix.EPERM { // Linux says EISDIR, POSIX EPERM
-		if derr := unix.Rmdir(path); derr != unix.ENOTDIR {
+		if derr := unix.Unlinkat(dir, path, unix.AT_REMOVEDIR); derr != unix.ENOTDIR {
 			return derr
 		}
 	}
@@ -28,14 +28,14 @@ const (
 )
 
 // removeTree removes path with all that is in it. What does not exist is not an error.
-func removeTree(path string, gone func() bool) error {
+func removeTree(dir int, path string, gone func() bool) error {
 	path = trimSlashes(path)
 	if path == "/" {
 		return unix.EBUSY
 	}
 	r := &treeRemover{gone: gone, buf: make([]byte, 8<<10)}
 	for {
-		err := remove(path)
+		err := remove(dir, path)
 		switch err {
 		case nil, unix.ENOENT:
 			return nil
@@ -43,7 +43,7 @@ func removeTree(path string, gone func() bool) error {
 		default:
 			return err
 		}
-		fd, err := openDir(unix.AT_FDCWD, path, unix.O_NOFOLLOW)
+		fd, err := openDir(dir, path, unix.O_NOFOLLOW)
 		if err == unix.ENOENT {
 			return nil
 		}

@@ -235,6 +235,8 @@ async function files() {
   assert.equal(await files.makeDir('/tmp/t/new/deep'), true)
   assert.equal(await files.makeDir('/tmp/t/new/deep'), false)
   assert.equal((await files.rename('/tmp/t/1', '/tmp/t/other/one')).path, '/tmp/t/other/one')
+  assert.equal((await files.rename('/tmp/t/other', '/home/user/other')).path, '/home/user/other') // another file system
+  assert.equal((await files.rename('/home/user/other', '/tmp/t/other')).path, '/tmp/t/other')
   assert.deepEqual([await files.exists('/tmp/t/1'), await files.exists('/tmp/t/other/one')], [false, true])
   await sbx.commands.run('ln -s other /tmp/t/link')
   const link = await files.getInfo('/tmp/t/link')

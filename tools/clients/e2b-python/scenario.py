@@ -131,6 +131,8 @@ def files():
     assert listed == [("1", FileType.FILE), ("empty", FileType.FILE), ("sub", FileType.DIR)], listed
     assert (sbx.files.make_dir("/tmp/t/new"), sbx.files.make_dir("/tmp/t/new")) == (True, False)
     assert sbx.files.rename("/tmp/t/1", "/tmp/t/new/one").path == "/tmp/t/new/one"
+    assert sbx.files.rename("/tmp/t/new", "/home/user/new").path == "/home/user/new"  # another file system
+    assert sbx.files.rename("/home/user/new", "/tmp/t/new").path == "/tmp/t/new"
     assert (sbx.files.exists("/tmp/t/1"), sbx.files.exists("/tmp/t/new/one")) == (False, True)
     info = sbx.files.get_info("/tmp/t/new/one")
     assert (info.size, info.permissions, info.owner) == (1, "-rw-r--r--", "user"), info

@@ -195,7 +195,8 @@ async def files():
     info = await fs.stat("/tmp/dir/text")
     assert (info.size, info.kind) == (18, "file"), info
     await fs.copy("/tmp/dir/text", "/tmp/dir/copy")
-    await fs.rename("/tmp/dir/copy", "/tmp/dir/moved")
+    await fs.rename("/tmp/dir/copy", "/dev/shm/moved")
+    await fs.rename("/dev/shm/moved", "/tmp/dir/moved")
     assert await fs.exists("/tmp/dir/moved") and not await fs.exists("/tmp/dir/copy")
     with tempfile.TemporaryDirectory() as host:
         with open(f"{host}/up", "wb") as f:
