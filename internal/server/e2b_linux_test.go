@@ -293,6 +293,35 @@ func TestE2BSignatures(t *testing.T) {
 	s.e2bCall(t, 401, `{"code":401,`, "GET", signed, "")
 }
 
+// A watcher ends with the key that made it: other keys of its namespace, which could ask it, do not find it any more.
+func TestE2BWatchersEndWithTheirKey(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withE2B()
+	box := s.newE2BSandbox(t, url, key, "")
+	owner := s.makeKey(v1.NewKey{Namespace: "e2b"})
+	watch := func(method, body, secret string, status int, text string) string {
+		t.Helper()
+		return s.e2bCall(t, status, text, "POST", url+"/filesystem.Filesystem/"+method, body, "E2b-Sandbox-Id", box.SandboxID, "X-API-KEY", secret)
+	}
+	var ended, goesOn struct{ WatcherID string }
+	for secret, into := range map[string]*struct{ WatcherID string }{owner.Secret: &ended, key: &goesOn} {
+		if err := json.Unmarshal([]byte(watch("CreateWatcher", `{"path":"/tmp"}`, secret, 200, "watcherId")), into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	watch("GetWatcherEvents", `{"watcherId":"`+ended.WatcherID+`"}`, key, 200, `"events":[]`)
+	admin := s.unix()
+	defer admin.Close()
+	if err := admin.Call(t.Context(), "DELETE", "/v1/keys/"+owner.ID, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Until(t, "the watcher has ended", func() bool {
+		status, _, _ := s.get("POST", url+"/filesystem.Filesystem/GetWatcherEvents", "", `{"watcherId":"`+ended.WatcherID+`"}`, "E2b-Sandbox-Id", box.SandboxID, "X-API-KEY", key)
+		return status == 404
+	})
+	watch("GetWatcherEvents", `{"watcherId":"`+goesOn.WatcherID+`"}`, key, 200, `"events":[]`)
+}
+
 // Each of several keys that connect to a sandbox at once can sign URLs.
 func TestE2BSignaturesOfSeveralKeys(t *testing.T) {
 	s := newServed(t)

@@ -38,17 +38,24 @@ while True:
     threading.Thread(target=serve, args=l.accept()[:1]).start()
 `
 
-// e2bBox is a sandbox that was created with E2B's API, with a repeater at port 3000.
+// e2bBox is a sandbox that was created with E2B's API. That of newE2BBox has a repeater at port 3000.
 type e2bBox struct {
 	SandboxID, EnvdAccessToken, TrafficAccessToken, Domain string
 }
 
-// newE2BBox creates a sandbox. fields are added to the request.
-func (s *served) newE2BBox(t *testing.T, url, key, fields string) (made e2bBox) {
+// newE2BSandbox creates a sandbox. fields are added to the request.
+func (s *served) newE2BSandbox(t *testing.T, url, key, fields string) (made e2bBox) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(s.e2bCall(t, 201, "", "POST", url+"/v2/sandboxes", `{"templateID":"base","timeout":600`+fields+`}`, "X-API-KEY", key)), &made); err != nil {
 		t.Fatal(err)
 	}
+	return made
+}
+
+// newE2BBox creates a sandbox with a repeater. fields are added to the request.
+func (s *served) newE2BBox(t *testing.T, url, key, fields string) e2bBox {
+	t.Helper()
+	made := s.newE2BSandbox(t, url, key, fields)
 	c := s.with(key)
 	t.Cleanup(func() { _ = c.Close() })
 	sb, err := c.Get(t.Context(), made.SandboxID)

@@ -126,7 +126,8 @@ func watchDir(c *call, in *onPath) error {
 }
 
 // Bounds of watchers, whose events wait until a client asks for them. All of them together take at
-// most maxWatchers times maxWaiting of memory, and those of a namespace a part of it.
+// most maxWatchers times maxWaiting of memory, and those of a namespace a part of it. If that is taken, one of the
+// namespace that has most makes room: so no few of them can keep the others out.
 const (
 	maxWatchers = 512
 	maxOfOne    = 64               // namespace
@@ -140,6 +141,7 @@ type watcher struct {
 	namespace, sandbox string
 	cancel             context.CancelFunc
 	idle               *time.Timer
+	asked              time.Time // when a client asked last; guarded by watchers.mu
 
 	mu      sync.Mutex
 	waiting []watchEvent // guarded by mu
@@ -157,25 +159,39 @@ type watchers struct {
 func (w *watchers) add(one *watcher) (id string, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	own := 0
+	count, most := map[string]int{}, ""
 	for _, other := range w.all {
-		if other.namespace == one.namespace {
-			own++
+		if count[other.namespace]++; count[other.namespace] > count[most] {
+			most = other.namespace
 		}
 	}
-	if own >= maxOfOne {
+	own := count[one.namespace]
+	switch {
+	case own >= maxOfOne:
 		return "", &gate.Refusal{Code: errcode.QuotaExceeded, Message: "this namespace has too many watchers", Hint: "remove some"}
-	}
-	if len(w.all) >= maxWatchers {
+	case len(w.all) < maxWatchers:
+	case count[most] > own+1:
+		w.drop(w.longestIdle(most))
+	default:
 		return "", &gate.Refusal{Code: errcode.Overloaded, Message: "the server has too many watchers", Hint: "try again later", After: time.Second}
 	}
 	if w.all == nil {
 		w.all = map[string]*watcher{}
 	}
 	id = strings.ToLower(rand.Text())
-	w.all[id] = one
+	w.all[id], one.asked = one, time.Now()
 	one.idle = time.AfterFunc(watcherIdle, func() { w.remove(id) })
 	return id, nil
+}
+
+// longestIdle returns the watcher of a namespace that nobody has asked for longest. Precondition: w.mu is held.
+func (w *watchers) longestIdle(namespace string) (id string) {
+	for other, one := range w.all {
+		if one.namespace == namespace && (id == "" || one.asked.Before(w.all[id].asked)) {
+			id = other
+		}
+	}
+	return id
 }
 
 // get returns a watcher of a sandbox.
@@ -186,6 +202,7 @@ func (w *watchers) get(c *call, id string) (*watcher, error) {
 	if one == nil || one.namespace != c.Caller.Namespace || one.sandbox != c.Target {
 		return nil, &gate.Refusal{Code: errcode.NotFound, Message: "the sandbox has no such watcher"}
 	}
+	one.asked = time.Now()
 	return one, nil
 }
 
@@ -193,6 +210,11 @@ func (w *watchers) get(c *call, id string) (*watcher, error) {
 func (w *watchers) remove(id string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.drop(id)
+}
+
+// drop is remove. Precondition: w.mu is held.
+func (w *watchers) drop(id string) {
 	if one := w.all[id]; one != nil {
 		one.idle.Stop()
 		one.cancel()
@@ -218,10 +240,15 @@ func (one *watcher) collect(events iter.Seq2[watchEvent, error], ready func(erro
 			break
 		}
 	}
-	one.mu.Lock()
-	one.err = end
-	one.mu.Unlock()
+	one.end(end)
 	ready(end)
+}
+
+// end notes why there are no more events.
+func (one *watcher) end(why error) {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	one.err = why
 }
 
 // put adds an event if there is room.
@@ -261,20 +288,32 @@ func createWatcher(c *call, in *onPath) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(c.api.Gate.Live())
+	work, end := c.api.Gate.Outlive(c.Ctx, c.Caller)
+	ctx, cancel := context.WithCancel(work)
 	one := &watcher{namespace: c.Caller.Namespace, sandbox: c.Target, cancel: cancel}
 	id, err := c.api.watchers.add(one)
 	if err != nil {
 		cancel()
+		end()
 		return nil, err
 	}
+	stop := context.AfterFunc(work, func() { c.api.watchers.remove(id) }) // when its key ends
 	ready := make(chan error, 1)
-	go one.collect(f.watch(ctx, in), func(err error) {
+	tell := func(err error) {
 		select {
 		case ready <- err:
 		default:
 		}
-	})
+	}
+	go func() {
+		defer end()
+		defer stop()
+		defer c.api.protect("a watcher", func(err error) {
+			one.end(err)
+			tell(err)
+		})
+		one.collect(f.watch(ctx, in), tell)
+	}()
 	select {
 	case err = <-ready:
 	case <-c.Ctx.Done():

@@ -1,8 +1,10 @@
 package e2b
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
@@ -42,6 +44,59 @@ func TestWatchersAreBounded(t *testing.T) {
 	all.remove(first)
 	if _, err := add("a"); err != nil {
 		t.Errorf("after one was removed: %v", err)
+	}
+	for id := range all.all {
+		all.remove(id)
+	}
+}
+
+// A few namespaces with as many watchers as they may have do not keep others from having some: the one that nobody has asked for
+// longest makes room.
+func TestWatchersAreSharedOut(t *testing.T) {
+	var all watchers
+	ended := map[string]bool{}
+	add := func(namespace string, i int) (string, error) {
+		name := fmt.Sprint(namespace, i)
+		return all.add(&watcher{namespace: namespace, sandbox: name, cancel: func() { ended[name] = true }})
+	}
+	ids := map[string]string{}
+	for n := range maxWatchers / maxOfOne {
+		for i := range maxOfOne {
+			namespace := string(rune('a' + n))
+			id, err := add(namespace, i)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids[fmt.Sprint(namespace, i)] = id
+		}
+	}
+	all.remove(ids["b0"])
+	if _, err := add("b", maxOfOne); err != nil || len(ended) != 1 {
+		t.Errorf("%v, and %d have ended", err, len(ended))
+	}
+	for name, id := range ids { // all but one of each namespace are used
+		if one := all.all[id]; one != nil && !strings.HasSuffix(name, "7") || name == "a17" {
+			all.all[id].asked = time.Now().Add(time.Minute)
+		}
+	}
+	clear(ended)
+	const newcomers = maxWatchers/maxOfOne + 1 // after which there is room for one less of each
+	for i := range newcomers {
+		if _, err := add("new", i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	count := map[string]int{}
+	for _, one := range all.all {
+		count[one.namespace]++
+	}
+	for namespace, n := range count {
+		if want := maxOfOne - 2; namespace == "new" && n != newcomers || namespace != "new" && n < want {
+			t.Errorf("%s has %d", namespace, n)
+		}
+	}
+	if len(all.all) != maxWatchers || len(ended) != newcomers || !ended["a7"] || ended["a0"] {
+		t.Errorf("there are %d; %v have ended", len(all.all), ended)
 	}
 	for id := range all.all {
 		all.remove(id)
