@@ -136,7 +136,9 @@ func TestE2BPorts(t *testing.T) {
 	at(401, `{"code":401,`, own, "/", "X-API-KEY", "e2b_"+strings.Repeat("0", 60))
 	at(403, "is not valid", own, "/", "E2b-Traffic-Access-Token", box.EnvdAccessToken)
 	at(200, "GET / ", own, "/", "E2b-Traffic-Access-Token", box.TrafficAccessToken)
-	at(403, "open-ports", own, "/", "X-Forwarded-For", "192.0.2.1")
+	for _, proxy := range []string{"X-Forwarded-For", "X-Forwarded-Host", "Forwarded", "Via", "X-Real-IP"} {
+		at(403, "open-ports", own, "/", proxy, "192.0.2.1")
+	}
 	at(403, "origin", own, "/", "Origin", "http://evil.example")
 	at(421, "", "3000-"+box.SandboxID+".localhost", "/")
 	at(400, "is not a port", box.host("0"), "/")

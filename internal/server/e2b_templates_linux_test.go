@@ -161,6 +161,7 @@ func TestE2BTemplates(t *testing.T) {
 	if err := json.Unmarshal([]byte(b.call(201, "", "GET", "/templates/tokens/files/aa", "")), &link); err != nil {
 		t.Fatal(err)
 	}
+	s.e2bCall(t, 201, `"url":"https://`+strings.TrimPrefix(url, "http://")+`/templates/tokens/files/aa?token=`, "GET", url+"/templates/tokens/files/aa", "", "X-API-KEY", key, "X-Forwarded-Proto", "https")
 	plain, token, _ := strings.Cut(link.URL, "?token=")
 	s.e2bCall(t, 401, `{"code":401,`, "PUT", plain, "x")
 	s.e2bCall(t, 401, `{"code":401,`, "PUT", plain+"?token="+made.EnvdAccessToken, "x")

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -64,13 +65,30 @@ func (a *api) newProxy() *portproxy.Proxy {
 	})
 }
 
-// isLoopback reports whether a request comes from this machine, without a proxy in between that says so, for a name
-// that only this machine resolves to itself.
+// isLoopback reports whether a request comes from this machine, for a name that only this machine resolves to itself. A proxy on this
+// machine may forward requests of others: so one that bears a mark of a proxy does not.
 func isLoopback(r *http.Request) bool {
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
-	return ok && local.IP.IsLoopback() && strings.HasSuffix(gate.HostName(r.Host), ".localhost") &&
-		r.Header.Get("X-Forwarded-For") == "" && r.Header.Get("Forwarded") == ""
+	remote, err := netip.ParseAddrPort(r.RemoteAddr)
+	return ok && err == nil && local.IP.IsLoopback() && remote.Addr().Unmap().IsLoopback() &&
+		strings.HasSuffix(gate.HostName(r.Host), ".localhost") && !throughProxy(r)
 }
+
+// throughProxy reports whether a request has a header that proxies and tunnels add, or the version of HTTP that browsers do not
+// speak, and which nginx uses unless it is told otherwise.
+func throughProxy(r *http.Request) bool {
+	for name := range r.Header {
+		switch {
+		case strings.HasPrefix(name, "X-Forwarded"), strings.HasPrefix(name, "X-Envoy-"), strings.HasPrefix(name, "Cf-"),
+			slices.Contains(proxyHeaders, name):
+			return true
+		}
+	}
+	return !r.ProtoAtLeast(1, 1)
+}
+
+// proxyHeaders are those by which a request is known to have passed a proxy, besides those with a prefix of their own.
+var proxyHeaders = []string{"Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "Client-Ip", "True-Client-Ip", "X-Original-Forwarded-For", "X-Original-Host", "X-Proxyuser-Ip", "Proxy-Connection", "Fly-Client-Ip", "Fastly-Client-Ip"}
 
 // errPrivate is the error of requests without the token that they need.
 func errPrivate(what string) error {

@@ -186,7 +186,7 @@ func uploadLink(c *call) error {
 		return unsupported("uploading without a key is")
 	}
 	scheme := "http"
-	if c.R.TLS != nil {
+	if c.R.TLS != nil || c.R.Header.Get("X-Forwarded-Proto") == "https" { // whoever lies gets a link that fails
 		scheme = "https"
 	}
 	link := url.URL{Scheme: scheme, Host: c.R.Host, Path: c.R.URL.Path, RawQuery: url.Values{"token": {token}}.Encode()}
