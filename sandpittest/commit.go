@@ -80,6 +80,11 @@ var commitProperties = []property{
 			{Name: "a", Env: []string{"=x"}},
 			{Name: "a", Env: []string{"x"}},
 			{Name: "a", User: strings.Repeat("u", 1000)},
+			{Name: "a", User: "root\n"},
+			{Name: "a", User: "u\u0085"},
+			{Name: "a", WorkDir: "/w\x1b[2J"},
+			{Name: "a", Labels: map[string]string{"l": "v\n"}},
+			{Name: "a", Labels: map[string]string{"l\x7f": "v"}},
 			{Name: "a", Cmd: []string{"a\x00b"}},
 		} {
 			c.NoPause = true

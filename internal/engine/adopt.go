@@ -154,6 +154,10 @@ func (e *Engine) Adopt(ctx context.Context) (AdoptReport, error) {
 		e.sweepLogs(known)
 		return nil
 	}).wait(ctx)
+	e.work("removing unfinished images", nil, e.opts.Patience.Remove, func(context.Context) error {
+		e.opts.Images.Sweep()
+		return nil
+	})
 	e.sweepDriver(ctx)
 	e.Warm()
 	return report, nil

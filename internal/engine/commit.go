@@ -36,7 +36,7 @@ func (s *Sandbox) commit(ctx context.Context, c sandpit.Commit, p policy.Policy)
 	e := s.engine
 	quota, err := p.AllowSaving()
 	if err == nil {
-		err = checkCommit(c)
+		err = policy.CheckCommit(c)
 	}
 	if err != nil {
 		return saved, fmt.Errorf("saving sandbox %s: %w", s.Name(), err)
@@ -50,7 +50,7 @@ func (s *Sandbox) commit(ctx context.Context, c sandpit.Commit, p policy.Policy)
 		}
 		defer giveBack()
 		return saving.onImage(ctx, image.AcquireOptions{}, giveBack, func(opt image.AcquireOptions) (err error) {
-			saved, err = s.saveImage(ctx, c, quota, opt.Moves)
+			saved, err = s.saveImage(ctx, c, quota, opt.Moves, saving.stuck)
 			return err
 		})
 	})
@@ -60,21 +60,8 @@ func (s *Sandbox) commit(ctx context.Context, c sandpit.Commit, p policy.Policy)
 	return saved, nil
 }
 
-// checkCommit checks what the store does not.
-func checkCommit(c sandpit.Commit) error {
-	if c.WorkDir != "" && !path.IsAbs(c.WorkDir) {
-		return fault.Errorf(sandpit.ErrInvalid, "the working directory %q is not absolute", fault.Clip(c.WorkDir))
-	}
-	for _, e := range c.Env {
-		if name, _, ok := strings.Cut(e, "="); !ok || name == "" {
-			return fault.Errorf(sandpit.ErrInvalid, "%q is not a variable as KEY=VALUE", fault.Clip(e))
-		}
-	}
-	return nil
-}
-
-// saveImage does the work of commit.
-func (s *Sandbox) saveImage(ctx context.Context, c sandpit.Commit, quota int64, moves func()) (sandpit.SavedImage, error) {
+// saveImage does the work of commit. stuck is closed when nobody waits for it any longer.
+func (s *Sandbox) saveImage(ctx context.Context, c sandpit.Commit, quota int64, moves func(), stuck <-chan struct{}) (sandpit.SavedImage, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
@@ -121,6 +108,15 @@ func (s *Sandbox) saveImage(ctx context.Context, c sandpit.Commit, quota int64, 
 			return sandpit.SavedImage{}, err
 		}
 		release = sync.OnceFunc(func() { resume(); s.ends() })
+		ended := make(chan struct{})
+		defer close(ended)
+		go func() {
+			select {
+			case <-stuck: // on a disk that hangs: the sandbox does not stand still for that
+				release()
+			case <-ended:
+			}
+		}()
 	}
 	s.mu.Lock()
 	disk := s.info.Limits.Disk

@@ -1,14 +1,25 @@
 package engine_test
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
-
+	"github.com/sandpit-dev/sandpit/internal/driver/linux"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/guest/embedded"
+	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/policy"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
@@ -65,7 +76,8 @@ func TestCommitOverTheHost(t *testing.T) {
 	}
 }
 
-// A sandbox that was paused while it was saved runs on after its engine was killed.
+// A sandbox that was paused while it was saved runs on after its engine was killed, and what was written of the image
+// is removed.
 func TestKilledCommitResumes(t *testing.T) {
 	srv := newSurvivor(t)
 	box, pid := srv.leave(t, true)
@@ -73,11 +85,20 @@ func TestKilledCommitResumes(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(filepath.Dir(mark), 0o700), os.WriteFile(mark, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
+	images, _ := engine.Home(srv.dir)
+	half := filepath.Join(images, "tmp", "half")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(half), 0o700), os.WriteFile(half, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
 	e, _ := adopt(t, srv)
 	sb, err := e.Get(t.Context(), "box")
 	if err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, "the unfinished file is gone", func() bool {
+		_, err := os.Lstat(half)
+		return errors.Is(err, os.ErrNotExist)
+	})
 	eventually(t, "it runs", func() bool {
 		info, err := sb.Info(t.Context())
 		return err == nil && info.State == sandpit.StateRunning
@@ -89,4 +110,102 @@ func TestKilledCommitResumes(t *testing.T) {
 		_, err := os.Lstat(mark)
 		return errors.Is(err, os.ErrNotExist)
 	})
+}
+
+// A disk that hangs while a sandbox is saved does not keep the sandbox paused.
+func TestStuckCommit(t *testing.T) {
+	images, guests := engine.Home(t.TempDir())
+	e := engine.New(engine.Options{
+		Driver: linux.New(linux.Options{Dir: guests, Guest: embedded.Guest()}), Images: image.Open(images, image.Options{NoSync: true}),
+		Policy: policy.Default(), Patience: engine.Patience{Undo: time.Millisecond},
+	})
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	sb := create(t, e, sandpit.Spec{User: "root", WorkDir: "/"})
+	commit(t, sb, sandpit.Commit{Name: "first"})
+	// Whoever reads the records of images waits in the kernel.
+	record := filepath.Join(images, "images", strings.Repeat("0", 64))
+	if err := unix.Mkfifo(record, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := sb.(sandpit.Committer).Commit(ctx, sandpit.Commit{Name: "second"})
+		ended <- err
+	}()
+	is := func(state sandpit.State) func() bool {
+		return func() bool {
+			info, err := sb.Info(t.Context())
+			return err == nil && info.State == state
+		}
+	}
+	eventually(t, "it is paused", is(sandpit.StatePaused))
+	leave()
+	if err := <-ended; !errors.Is(err, sandpit.ErrUnavailable) {
+		t.Errorf("got %v", err)
+	}
+	eventually(t, "it runs", is(sandpit.StateRunning))
+	if got := must(t, sb, "echo alive"); got != "alive\n" {
+		t.Errorf("it wrote %q", got)
+	}
+	if err := os.Rename(record, record+".away"); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(record+".away", os.O_RDWR, 0)
+	if err := errors.Join(err, f.Close(), os.Remove(record+".away")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "nothing is stuck", func() bool { return e.StuckCount() == 0 })
+	commit(t, sb, sandpit.Commit{Name: "second"})
+}
+
+// A context goes on where it was when its sandbox is paused to be saved, also in the middle of a run.
+func TestCommitKeepsContexts(t *testing.T) {
+	e := newEngine(t)
+	sb := create(t, e, sandpit.Spec{User: "root", WorkDir: "/"})
+	run := func(source string, stdout io.Writer) error {
+		result, err := sb.RunCode(t.Context(), sandpit.Code{Source: source, Stdout: stdout})
+		if err == nil && result.Error != nil {
+			err = fmt.Errorf("%s: %s", result.Error.Name, result.Error.Value)
+		}
+		return err
+	}
+	if err := run("import os, time\nx = [41]\nf = open('/opt/open', 'w')\nf.write('half ')", nil); err != nil {
+		t.Fatal(err)
+	}
+	before, err := sb.Contexts(t.Context())
+	if err != nil || len(before) != 1 {
+		t.Fatal(before, err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		ended <- run("open('/opt/begun', 'w').close()\nwhile not os.path.exists('/opt/go'): time.sleep(0.01)\nx.append(42)", nil)
+	}()
+	must(t, sb, "while ! test -e /opt/begun; do sleep 0.01; done")
+	commit(t, sb, sandpit.Commit{Name: "app"})
+	must(t, sb, "touch /opt/go")
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := run("print(x, f.write('done'))\nf.close()", &out); err != nil || out.String() != "[41, 42] 4\n" {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+	after, err := sb.Contexts(t.Context())
+	if err != nil || len(after) != 1 || after[0].Process != before[0].Process {
+		t.Errorf("the context was %+v and is %+v, %v", before, after, err)
+	}
+	if got := must(t, sb, "cat /opt/open"); got != "half done" {
+		t.Errorf("the file has %q", got)
+	}
+	// The image has files, and no context.
+	next := create(t, e, sandpit.Spec{Image: "saved:app", User: "root", WorkDir: "/"})
+	if all, err := next.Contexts(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("the next sandbox has %+v, %v", all, err)
+	}
+	must(t, next, "test -e /opt/begun; ! test -e /opt/go")
 }

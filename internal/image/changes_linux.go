@@ -35,10 +35,6 @@ import (
 //   - What is mounted in the sandbox is left out: /proc, /dev, /sys, /tmp, mounts and binds.
 //   - Holes count as content, because a layer has none.
 
-// heldNames bounds the names that packing keeps in memory, in bytes: of directories that wait and of
-// files with several names.
-const heldNames = 64 << 20
-
 // maxPackedXattrs bounds the extended attributes of one file, in bytes: readers refuse a header of
 // more than 1 MiB (archive/tar).
 const maxPackedXattrs = 512 << 10
@@ -50,13 +46,14 @@ type packer struct {
 	root   int // descriptor
 	mount  uint64
 	lower  []int // descriptors of the layers, topmost first
+	out    *quotaWriter
 	tw     *tar.Writer
 	lim    Limits
 	about  about
 	made   int64
 	links  map[fileKey]*linked
 	opened map[string]bool // directories whose headers were written
-	held   int             // bytes of names in links, opened and the directories that wait
+	held   int64           // bytes of links, opened and the directories that wait
 	buf    []byte
 	keys   []byte // of extended attributes: as many as the kernel lists (XATTR_LIST_MAX)
 	value  []byte // of one (XATTR_SIZE_MAX)
@@ -83,8 +80,8 @@ type pending struct {
 }
 
 // packChanges writes the changes of a tree over layers, which are topmost first, as a tar.
-func packChanges(ctx context.Context, w io.Writer, tree Tree, layers []string, lim Limits) (about, error) {
-	p := &packer{ctx: ctx, tree: tree, root: int(tree.Root.Fd()), lim: lim, tw: tar.NewWriter(w), links: map[fileKey]*linked{}, opened: map[string]bool{}, buf: make([]byte, 128<<10), keys: make([]byte, 64<<10), value: make([]byte, 64<<10)}
+func packChanges(ctx context.Context, out *quotaWriter, tree Tree, layers []string, lim Limits) (about, error) {
+	p := &packer{ctx: ctx, tree: tree, root: int(tree.Root.Fd()), lim: lim, out: out, tw: tar.NewWriter(out), links: map[fileKey]*linked{}, opened: map[string]bool{}, buf: make([]byte, 128<<10), keys: make([]byte, 64<<10), value: make([]byte, 64<<10)}
 	defer func() {
 		for _, fd := range p.lower {
 			unix.Close(fd)
@@ -110,7 +107,7 @@ func packChanges(ctx context.Context, w io.Writer, tree Tree, layers []string, l
 	for len(waiting) > 0 {
 		next := waiting[len(waiting)-1]
 		waiting = waiting[:len(waiting)-1]
-		p.held -= len(next.name)
+		p.held -= next.memory()
 		more, err := p.directory(next)
 		if err != nil {
 			if next.name != "" {
@@ -163,10 +160,13 @@ func openTree(root int, name string, flags uint64) (int, error) {
 	}
 }
 
-// keep counts a name that is kept in memory.
-func (p *packer) keep(name string) error {
-	if p.held += len(name); p.held > heldNames {
-		return fault.Invalidf("it has too many directories or names of files that have several")
+// memory returns the bytes of memory that a directory takes while it waits.
+func (d pending) memory() int64 { return nameMemory(d.name) + int64(16*len(d.lower)) }
+
+// keep counts what is kept in memory.
+func (p *packer) keep(memory int64) error {
+	if p.held += memory; p.held > p.lim.Names {
+		return fault.Invalidf("it has too many directories or names of files that have several: their names need more than %d bytes of memory", p.lim.Names)
 	}
 	return nil
 }
@@ -311,8 +311,9 @@ func (p *packer) entry(dir string, dirfd int, base string, below *lowerDirs, mor
 				return err
 			}
 		}
-		*more = append(*more, pending{name, layers})
-		return p.keep(name)
+		d := pending{name, layers}
+		*more = append(*more, d)
+		return p.keep(d.memory())
 	}
 	return p.file(dir, name, &st)
 }
@@ -342,6 +343,9 @@ func (p *packer) write(hdr *tar.Header) error {
 		return fault.Invalidf("more than %d files were changed", p.lim.Entries)
 	}
 	p.about.entries++
+	if err := p.out.take(entryBytes); err != nil {
+		return err
+	}
 	return p.tw.WriteHeader(hdr)
 }
 
@@ -370,7 +374,7 @@ func (p *packer) header(dir string) error {
 	hdr.Typeflag = tar.TypeDir
 	p.xattrs(fd, hdr)
 	p.opened[dir] = true
-	if err := p.keep(dir); err != nil {
+	if err := p.keep(nameMemory(dir)); err != nil {
 		return err
 	}
 	return p.write(hdr)
@@ -418,7 +422,7 @@ func (p *packer) file(dir, name string, st *unix.Statx_t) error {
 	if first := p.links[key]; first != nil {
 		if first.left--; first.left == 0 {
 			delete(p.links, key)
-			p.held -= len(first.name)
+			p.held -= nameMemory(first.name)
 		}
 		hdr.Typeflag, hdr.Linkname = tar.TypeLink, first.name
 		return p.write(hdr)
@@ -446,7 +450,7 @@ func (p *packer) file(dir, name string, st *unix.Statx_t) error {
 	}
 	p.xattrs(fd, hdr)
 	if now.Nlink > 1 {
-		if err := p.keep(name); err != nil {
+		if err := p.keep(nameMemory(name)); err != nil {
 			return err
 		}
 		p.links[fileKey{dev: unix.Mkdev(now.Dev_major, now.Dev_minor), ino: now.Ino, size: int64(now.Size), ctime: now.Ctime, mtime: now.Mtime}] = &linked{name, now.Nlink - 1}

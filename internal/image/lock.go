@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -127,7 +128,7 @@ type temp struct {
 
 // tempDir makes a locked directory under tmp.
 func (s *Store) tempDir() (*temp, error) {
-	return s.makeTemp(func(path string) (*os.File, error) {
+	return s.makeTemp("", func(path string) (*os.File, error) {
 		if err := os.Mkdir(path, 0o700); err != nil {
 			return nil, err
 		}
@@ -137,19 +138,21 @@ func (s *Store) tempDir() (*temp, error) {
 
 // tempFile makes a locked file under tmp, open for reading and writing.
 func (s *Store) tempFile() (*temp, error) {
-	return s.makeTemp(func(path string) (*os.File, error) {
-		return os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	})
+	return s.makeTemp("", newFile)
 }
 
-func (s *Store) makeTemp(mk func(path string) (*os.File, error)) (*temp, error) {
+func newFile(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+}
+
+func (s *Store) makeTemp(suffix string, mk func(path string) (*os.File, error)) (*temp, error) {
 	if err := s.ensure("tmp"); err != nil {
 		return nil, err
 	}
 	for range 100 {
 		var b [12]byte
 		_, _ = rand.Read(b[:])
-		path := s.path("tmp", hex.EncodeToString(b[:]))
+		path := s.path("tmp", hex.EncodeToString(b[:])+suffix)
 		f, err := mk(path)
 		if os.IsExist(err) || os.IsNotExist(err) {
 			continue // swept between making and opening
@@ -186,7 +189,11 @@ func (t *temp) discard() {
 	_ = t.Close()
 }
 
-// sweep removes what crashed makers left in tmp, and returns the bytes freed.
+// Sweep removes what processes have left that were killed while they stored or saved images. It removes nothing
+// that another process is making.
+func (s *Store) Sweep() { s.sweep() }
+
+// sweep removes what crashed makers left in tmp, with what it names, and returns the bytes freed.
 func (s *Store) sweep() int64 {
 	var freed int64
 	entries, _ := os.ReadDir(s.path("tmp"))
@@ -194,6 +201,11 @@ func (s *Store) sweep() int64 {
 		path := s.path("tmp", e.Name())
 		if f, ok := openExclusive(path); ok {
 			freed += diskUsage(path)
+			if strings.HasSuffix(path, savingSuffix) {
+				if made, err := readFD(f); err == nil {
+					freed += s.unsave(strings.Fields(string(made)))
+				}
+			}
 			_ = removeAll(path)
 			syscall.Close(f)
 		}

@@ -27,13 +27,24 @@ import (
 //
 // The layer is stored as a tar that is not compressed: the sandbox stands still while it is written.
 //
-// What a namespace saves counts against its quota: the tar of each layer, and its files.
+// What a namespace saves counts against its quota as what it takes on disk: the tar of each layer, as much
+// again for the files in it, a block for each file, which may be empty, and the files of the image itself.
 
 // SavedScheme begins the references of saved images: "saved:NAME".
 const SavedScheme = "saved"
 
 // maxSaved bounds the saved images of a namespace.
 const maxSaved = 1000
+
+// entryBytes is what each file counts beside its content, its name and its attributes: a block. A directory or an
+// attribute takes one, and so do the ends of files.
+const entryBytes = 4 << 10
+
+// imageBytes is what each image counts besides: it has some files and directories, however small.
+const imageBytes = 8 * entryBytes
+
+// savingSuffix ends the names of files in tmp that name what a save puts into the store, see unsave.
+const savingSuffix = ".saving"
 
 // annotationSaved makes each saved image unique.
 const annotationSaved = "dev.sandpit.saved"
@@ -98,8 +109,8 @@ type SaveOptions struct {
 
 // Save saves what a sandbox has changed as an image of the store: a layer over what it was made of.
 // The error matches sandpit.ErrQuota if the namespace would have more than its quota, and
-// sandpit.ErrInvalid if a layer can't have the files. After an error, or if the process is killed,
-// nothing is left but unfinished files that the next pull or prune removes.
+// sandpit.ErrInvalid if a layer can't have the files. After an error nothing is left. If the process is
+// killed, the next Sweep, save, pull or prune removes what is left.
 func (s *Store) Save(ctx context.Context, base *Lease, tree Tree, opt SaveOptions) (sum Summary, left []string, err error) {
 	opt.Owner = cmp.Or(opt.Owner, LocalNamespace)
 	name, err := savedName(opt.Owner, opt.Name)
@@ -117,12 +128,12 @@ func (s *Store) Save(ctx context.Context, base *Lease, tree Tree, opt SaveOption
 }
 
 func (s *Store) save(ctx context.Context, base *Lease, tree Tree, name string, opt SaveOptions) (Summary, []string, error) {
+	s.sweep()
 	used, count := s.savedBy(opt.Owner)
 	_, replaces := s.readRef(name, DefaultPlatform())
 	if count >= maxSaved && !replaces {
 		return Summary{}, nil, sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "the namespace has %d saved images, which is the maximum", count), "remove some of them")
 	}
-	room := (opt.Quota - used) / 2 // for the tar, and for its files
 	src, err := s.savedOver(base, opt)
 	if err != nil {
 		return Summary{}, nil, err
@@ -137,7 +148,8 @@ func (s *Store) save(ctx context.Context, base *Lease, tree Tree, name string, o
 	}
 	defer tmp.discard()
 	sum := sha256.New()
-	a, err := packChanges(ctx, &quotaWriter{w: io.MultiWriter(tmp, sum), left: room, opt: &opt, used: used}, tree, base.root.Layers, lim)
+	out := &quotaWriter{w: io.MultiWriter(tmp, sum), left: opt.Quota - used, used: used, quota: opt.Quota}
+	a, err := packChanges(ctx, out, tree, base.root.Layers, lim)
 	if opt.Read != nil {
 		opt.Read()
 	}
@@ -147,31 +159,96 @@ func (s *Store) save(ctx context.Context, base *Lease, tree Tree, name string, o
 	if err := src.add(tmp.File, hex.EncodeToString(sum.Sum(nil))); err != nil {
 		return Summary{}, nil, err
 	}
-	want, err := parsePlatform("")
+	// Its record has what the config has.
+	if err := out.take(imageBytes + int64(2*len(src.config)+len(src.manifest))); err != nil {
+		return Summary{}, nil, err
+	}
+	saved, err := s.putSaved(ctx, src, tmp, name)
 	if err != nil {
 		return Summary{}, nil, err
+	}
+	saved.Name, saved.InUse = SavedScheme+":"+opt.Name, false
+	notes := a.notes
+	if a.left > int64(len(notes)) {
+		notes = append(notes, fmt.Sprintf("and %d more", a.left-int64(len(notes))))
+	}
+	return saved, notes, nil
+}
+
+// putSaved puts an image whose layer was packed into the store, and names it.
+func (s *Store) putSaved(ctx context.Context, src *savedSource, tar *temp, name string) (sum Summary, err error) {
+	layer := src.doc.Layers[len(src.doc.Layers)-1]
+	made := []string{strings.TrimPrefix(DigestOf(src.manifest), DigestPrefix), src.doc.Config.hex(), layer.hex()}
+	mark, err := s.makeTemp(savingSuffix, newFile)
+	if err != nil {
+		return sum, err
+	}
+	defer mark.discard()
+	var hold held
+	defer func() {
+		hold.release()
+		if err != nil {
+			tar.discard()
+			s.unsave(made)
+		}
+	}()
+	if _, err := mark.WriteString(strings.Join(made, "\n")); err != nil {
+		return sum, s.diskError(fmt.Errorf("storing image: %w", err))
+	}
+	// The tar becomes the blob. If it was pruned at once, ingest makes it again of the open file.
+	if err := s.ensure("blobs"); err != nil {
+		return sum, err
+	}
+	err = s.withLock(ctx, "blob-"+layer.hex(), func() error {
+		fd, ok := s.haveBlob(layer)
+		if !ok {
+			var err error
+			if fd, err = s.commitBlob(tar, layer); err != nil {
+				return err
+			}
+		}
+		hold.add(fd)
+		return nil
+	})
+	if err != nil && err != errPruned {
+		return sum, err
+	}
+	want, err := parsePlatform("")
+	if err != nil {
+		return sum, err
 	}
 	rec, fd, err := s.ingest(ctx, src, want, true, nil)
 	if err != nil {
-		return Summary{}, nil, err
+		return sum, err
 	}
-	defer closeFD(fd)
+	hold.add(fd)
 	e := refEntry{name: name, platform: DefaultPlatform(), image: rec.hex(), at: time.Now()}
 	old, replaces := s.readRef(name, e.platform)
 	if err := s.writeRef(e); err != nil {
-		return Summary{}, nil, err
+		return sum, err
 	}
 	named := func(e refEntry) bool { return e.image == old.image }
 	if replaces && !slices.ContainsFunc(s.refs(), named) {
 		_, _ = s.Remove(ctx, DigestPrefix+old.image) // one that is in use goes with the next prune
 	}
-	out := s.summary(e, rec)
-	out.Name, out.InUse = SavedScheme+":"+opt.Name, false
-	notes := a.notes
-	if a.left > int64(len(notes)) {
-		notes = append(notes, fmt.Sprintf("and %d more", a.left-int64(len(notes))))
+	return s.summary(e, rec), nil
+}
+
+// unsave removes what a save has put into the store, unless the image got its name: the digests of its
+// manifest, its config and its layer, hexadecimal. It returns the bytes freed.
+func (s *Store) unsave(made []string) (freed int64) {
+	if len(made) != 3 || !validHex(made[0]) || !validHex(made[1]) || !validHex(made[2]) {
+		return 0 // the save had put nothing there yet
 	}
-	return out, notes, nil
+	if slices.ContainsFunc(s.refs(), func(e refEntry) bool { return e.image == made[0] }) {
+		return 0
+	}
+	path := s.path("images", made[0])
+	if fd, ok := s.openUnused(path); ok {
+		_ = os.Remove(path)
+		closeFD(fd)
+	}
+	return s.collect("layers", made[2:]) + s.collect("blobs", made)
 }
 
 // savedBy returns the bytes that a namespace has saved, and the number of its images.
@@ -187,13 +264,23 @@ func (s *Store) savedBy(owner string) (used int64, images int) {
 				continue
 			}
 			seen[l] = true
-			used += s.readAbout(l).bytes
-			if info, err := os.Lstat(s.blobPath(l)); err == nil { // its tar is not compressed
-				used += info.Size()
-			}
+			used += 2*size(s.blobPath(l)) + s.readAbout(l).entries*entryBytes // its tar is not compressed
+		}
+		used += imageBytes + size(s.path("images", rec.hex()))
+		for _, blob := range rec.blobs[:min(2, len(rec.blobs))] { // its manifest and config
+			used += size(s.blobPath(blob))
 		}
 	}
 	return used, images
+}
+
+// size returns the length of a file, 0 for one that does not exist.
+func size(path string) int64 {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return 0
+	}
+	return info.Size()
 }
 
 // RemoveSaved removes an image that a namespace has saved, by its name or digest.
@@ -216,18 +303,24 @@ func (s *Store) RemoveSaved(ctx context.Context, ref, owner string) (Removed, er
 	return out, err
 }
 
-// quotaWriter refuses more than a namespace may still save.
+// quotaWriter writes the tar of a layer, and refuses more than a namespace may still save.
 type quotaWriter struct {
-	w    io.Writer
-	left int64
-	used int64
-	opt  *SaveOptions
+	w                 io.Writer
+	left, used, quota int64 // bytes on disk
+}
+
+// take counts bytes on disk.
+func (q *quotaWriter) take(n int64) error {
+	if q.left -= n; q.left < 0 {
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "the namespace may save %s in all, as layers and unpacked, where a file takes %s at least, and has saved %s",
+			notation.FormatSize(q.quota), notation.FormatSize(entryBytes), notation.FormatSize(q.used)), "remove saved images, or files of the sandbox")
+	}
+	return nil
 }
 
 func (q *quotaWriter) Write(p []byte) (int, error) {
-	if q.left -= int64(len(p)); q.left < 0 {
-		return 0, sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "the namespace may save %s in all, as layers and unpacked, and has saved %s", notation.FormatSize(q.opt.Quota), notation.FormatSize(q.used)),
-			"remove saved images, or files of the sandbox")
+	if err := q.take(int64(2 * len(p))); err != nil { // in the tar, and unpacked
+		return 0, err
 	}
 	return q.w.Write(p)
 }

@@ -2,6 +2,7 @@ package image_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -298,7 +299,7 @@ func TestSavedImagesBelongToANamespace(t *testing.T) {
 	// The layer of 100 KB is charged twice.
 	_, _, err := c.save(s, image.SaveOptions{Owner: "mine", Name: "two", Quota: 300_000})
 	wantError(t, err, sandpit.ErrQuota, true)
-	c.mustSave(s, image.SaveOptions{Owner: "mine", Name: "two", Quota: 450_000}) // the same layer is stored once
+	c.mustSave(s, image.SaveOptions{Owner: "mine", Name: "two", Quota: 500_000}) // the same layer is stored once
 	for _, ref := range []string{"saved:app", mine.Digest} {
 		if _, err := s.RemoveSaved(t.Context(), ref, "third"); !errors.Is(err, sandpit.ErrNotFound) {
 			t.Errorf("%s: got %v", ref, err)
@@ -330,4 +331,165 @@ func TestSavedImagesBelongToANamespace(t *testing.T) {
 		}
 	}
 	mustAcquire(t, s, "saved:app", image.AcquireOptions{Owner: "other"})
+}
+
+// stored returns the files of a store that images take room with.
+func stored(t *testing.T, s *image.Store) []string {
+	t.Helper()
+	var all []string
+	for _, dir := range []string{"blobs", "images", "layers", "refs", "tmp"} {
+		entries, err := os.ReadDir(filepath.Join(s.Dir(), dir))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			all = append(all, dir+"/"+e.Name())
+		}
+	}
+	return all
+}
+
+// A file without content takes a block and an inode, in the quota as on disk: while it is packed, and once it is stored.
+func TestEmptyFilesCount(t *testing.T) {
+	testkit.NeedRoot(t, "to mount an overlay")
+	s := newStore(t, nil)
+	c := overImage(t, baseImage(t, s))
+	c.script(`mkdir many; cd many; seq 2000 | xargs mkdir`)
+	before := stored(t, s)
+	_, _, err := c.save(s, image.SaveOptions{Owner: "mine", Name: "app", Quota: 8 << 20}) // content and names are 3 MiB
+	wantError(t, err, sandpit.ErrQuota, true)
+	if diff := cmp.Diff(before, stored(t, s)); diff != "" {
+		t.Error(diff)
+	}
+	c.mustSave(s, image.SaveOptions{Owner: "mine", Name: "app", Quota: 12 << 20})
+	c.script(`echo 1 > small`)
+	_, _, err = c.save(s, image.SaveOptions{Owner: "mine", Name: "two", Quota: 16 << 20})
+	wantError(t, err, sandpit.ErrQuota, true)
+	c.mustSave(s, image.SaveOptions{Owner: "mine", Name: "two", Quota: 24 << 20})
+}
+
+// What is noted of files while they are packed is bounded in memory, however short their names are.
+func TestSaveIsBoundedInMemory(t *testing.T) {
+	testkit.NeedRoot(t, "to mount an overlay")
+	base := newStore(t, nil)
+	lease := baseImage(t, base)
+	s := image.Open(base.Dir(), image.Options{NoSync: true, Limits: image.Limits{Names: 100 << 10}})
+	for _, script := range []string{`seq 400 | xargs mkdir`, `mkdir d; for i in $(seq 600); do echo > f$i; ln f$i d/f$i; done`} {
+		c := overImage(t, lease)
+		c.script(script)
+		_, _, err := c.save(s, image.SaveOptions{Name: "app"})
+		wantError(t, err, sandpit.ErrInvalid, false)
+		if err != nil && !strings.Contains(err.Error(), "memory") {
+			t.Error(err)
+		}
+	}
+}
+
+// A save that its caller leaves, or that can't be named, leaves nothing that no quota counts.
+func TestFailedSaveLeavesNothing(t *testing.T) {
+	testkit.NeedRoot(t, "to mount an overlay")
+	s := newStore(t, nil)
+	c := overImage(t, baseImage(t, s))
+	c.script(`head -c 100000 /dev/urandom > mine`)
+	before := stored(t, s)
+	root, err := os.OpenFile(c.dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	_, _, err = s.Save(ctx, c.lease, image.Tree{Root: root}, image.SaveOptions{Name: "app", Quota: math.MaxInt64, Read: cancel})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if diff := cmp.Diff(before, stored(t, s)); diff != "" {
+		t.Error(diff)
+	}
+	refs := filepath.Join(s.Dir(), "refs")
+	if err := errors.Join(os.Rename(refs, refs+".away"), os.WriteFile(refs, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := c.save(s, image.SaveOptions{Name: "app"}); err == nil {
+		t.Error("an image without a name was saved")
+	}
+	if err := errors.Join(os.Remove(refs), os.Rename(refs+".away", refs)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, stored(t, s)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Whenever a process is killed that saves an image, nothing is left when the next one opens the store, while
+// unfinished files of processes that live stay.
+func TestKilledSaveLeavesNothing(t *testing.T) {
+	if dir := os.Getenv("SANDPIT_TEST_SAVE"); dir != "" {
+		saveAndDie(t, dir)
+		return
+	}
+	testkit.NeedRoot(t, "to mount an overlay")
+	s := newStore(t, nil)
+	c := overImage(t, baseImage(t, s))
+	c.script(`head -c 300000 /dev/urandom > mine; mkdir dir`)
+	lives := filepath.Join(s.Dir(), "tmp", "lives.saving")
+	if err := os.WriteFile(lives, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(lives)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	before := stored(t, s)
+	left := map[string]bool{}
+	for n, killed := 1, true; killed; n++ {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledSaveLeavesNothing$", "-test.count=1")
+		cmd.Env = append(os.Environ(), "SANDPIT_TEST_SAVE="+s.Dir(), "SANDPIT_TEST_ROOT="+c.dir, fmt.Sprint("SANDPIT_TEST_STEP=", n))
+		out, err := cmd.CombinedOutput()
+		var exit *exec.ExitError
+		killed = errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL
+		if err != nil && !killed {
+			t.Fatalf("%v: %s", err, out)
+		}
+		after := stored(t, s)
+		if !killed {
+			if len(after) <= len(before) {
+				t.Errorf("nothing was saved: %q", after)
+			}
+			break
+		}
+		for _, name := range after {
+			if !slices.Contains(before, name) {
+				left[filepath.Dir(name)] = true
+			}
+		}
+		s.Sweep()
+		if diff := cmp.Diff(before, stored(t, s)); diff != "" {
+			t.Errorf("killed at step %d: %s", n, diff)
+		}
+	}
+	for _, dir := range []string{"tmp", "blobs"} {
+		if !left[dir] {
+			t.Errorf("no kill left anything in %s", dir)
+		}
+	}
+}
+
+// saveAndDie saves an image and kills itself at a step.
+func saveAndDie(t *testing.T, dir string) {
+	var step int
+	if _, err := fmt.Sscan(os.Getenv("SANDPIT_TEST_STEP"), &step); err != nil {
+		t.Fatal(err)
+	}
+	s := image.Open(dir, image.Options{NoSync: true})
+	c := &changedRoot{t: t, dir: os.Getenv("SANDPIT_TEST_ROOT"), lease: mustAcquire(t, s, "base:1", image.AcquireOptions{})}
+	c.mustSave(s, image.SaveOptions{Name: "app", Moves: func() {
+		if step--; step == 0 {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		}
+	}})
 }

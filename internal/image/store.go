@@ -39,7 +39,8 @@ import (
 // always complete.
 //
 // New files are made in tmp, locked by their maker, and renamed into place when complete. Unlocked
-// files in tmp were left by a crash, and the next pull or prune removes them.
+// files in tmp were left by a crash, and Sweep removes them, as does the next pull, save or prune. What a save had
+// already put into place is named by such a file.
 //
 // # Modes
 //
@@ -77,9 +78,13 @@ type Limits struct {
 	LayerBytes int64 // bytes of one layer's tar; default 32 GiB
 	ImageBytes int64 // bytes of the tars of all layers; default 64 GiB
 	Entries    int64 // entries of one layer; default 1,000,000
+	Names      int64 // bytes of memory for names of one layer, mostly of directories; default 128 MiB
 	Ratio      int64 // tar bytes per compressed byte, above RatioFloor; default 200
 	RatioFloor int64 // tar bytes below which Ratio does not matter; default 256 MiB
 }
+
+// nameMemory returns the bytes of memory that a name takes with what is noted of it.
+func nameMemory(name string) int64 { return int64(len(name)) + 192 }
 
 // MaxManifest bounds a manifest or index, in bytes: what registries accept
 // (distribution-spec v1.1, "Pushing Manifests").
@@ -102,6 +107,7 @@ func (l Limits) withDefaults() Limits {
 	set(&l.LayerBytes, 32<<30)
 	set(&l.ImageBytes, 64<<30)
 	set(&l.Entries, 1_000_000)
+	set(&l.Names, 128<<20)
 	set(&l.Ratio, 200)
 	set(&l.RatioFloor, 256<<20)
 	return l

@@ -74,6 +74,7 @@ type unpacker struct {
 	compressed int64
 	about      about
 	made       int64 // entries, and directories made on the way to them
+	held       int64 // bytes of times
 
 	dirs  map[string]openDir       // names as given -> open directories
 	times map[string]unix.Timespec // of directories, by real name; set at the end
@@ -312,6 +313,11 @@ func (u *unpacker) finishDir(d openDir, hdr *tar.Header) error {
 	}
 	if err := u.attributes(d.fd, hdr, mode); err != nil {
 		return err
+	}
+	if _, again := u.times[d.real]; !again {
+		if u.held += nameMemory(d.real); u.held > u.lim.Names {
+			return fault.Invalidf("the layer has too many directories: their names need more than %d bytes of memory", u.lim.Names)
+		}
 	}
 	u.times[d.real] = timeOf(hdr)
 	return nil

@@ -393,9 +393,10 @@ func wantAttributes(t *testing.T, s *image.Store, root image.Rootfs) {
 
 func TestUnpackLimits(t *testing.T) {
 	testkit.NeedFull(t, "it unpacks large layers")
-	many := []entry{}
+	many, dirs := []entry{}, []entry{}
 	for i := range 100 {
 		many = append(many, entry{name: fmt.Sprintf("a%d/b/c/d", i)})
+		dirs = append(dirs, entry{name: fmt.Sprintf("d%d", i), kind: tar.TypeDir})
 	}
 	sparse := append([]byte(nil), sparseTar(t)...)
 	for _, c := range []struct {
@@ -405,6 +406,7 @@ func TestUnpackLimits(t *testing.T) {
 	}{
 		{"entries", image.Limits{Entries: 99}, tarOf(t, many...)},
 		{"entries, with directories on the way", image.Limits{Entries: 399}, tarOf(t, many...)},
+		{"names of directories", image.Limits{Names: 10 << 10}, tarOf(t, dirs...)},
 		{"bytes of a layer", image.Limits{LayerBytes: 1 << 20}, tarOf(t, entry{name: "f", body: strings.Repeat("x", 1<<20)})},
 		{"ratio", image.Limits{RatioFloor: 1 << 20}, tarOf(t, entry{name: "f", body: strings.Repeat("x", 8<<20)})},
 		{"ratio of what follows the archive", image.Limits{RatioFloor: 1 << 20}, append(tarOf(t), make([]byte, 8<<20)...)},

@@ -13,7 +13,7 @@ func unpackTar(string, io.Reader, Limits, int64) (about, error) {
 	return about{}, fault.Unsupportedf("only on Linux")
 }
 
-func packChanges(context.Context, io.Writer, Tree, []string, Limits) (about, error) {
+func packChanges(context.Context, *quotaWriter, Tree, []string, Limits) (about, error) {
 	return about{}, fault.Unsupportedf("only on Linux")
 }
 

@@ -152,6 +152,35 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// What an image says of itself is what a sandbox may say.
+func TestCheckCommit(t *testing.T) {
+	for _, tt := range []struct {
+		c    sandpit.Commit
+		want string
+	}{
+		{sandpit.Commit{}, ""},
+		{sandpit.Commit{Name: "a", User: "www-data:0", WorkDir: "/s\u00e4", Env: []string{"A=b\nc"}, Labels: map[string]string{"l": "v"}, Cmd: []string{"sh", "-c", "a\nb"}}, ""},
+		{sandpit.Commit{User: "a\nb"}, "not a valid user"},
+		{sandpit.Commit{User: "a\u0085"}, "the user \"a\\u0085\" has control characters"},
+		{sandpit.Commit{WorkDir: "a"}, "not absolute"},
+		{sandpit.Commit{WorkDir: "/a\x1b[2J"}, "the working directory \"/a\\x1b[2J\" has control characters"},
+		{sandpit.Commit{WorkDir: "/\xff"}, "not UTF-8"},
+		{sandpit.Commit{Env: []string{"=b"}}, "not a valid environment variable"},
+		{sandpit.Commit{Labels: map[string]string{"a\x7f": "b"}}, "not a valid label name"},
+		{sandpit.Commit{Labels: map[string]string{"a": "\r"}}, "control characters"},
+		{sandpit.Commit{Labels: map[string]string{"a": strings.Repeat("x", 5000)}}, "too long"},
+	} {
+		err := CheckCommit(tt.c)
+		if tt.want == "" {
+			if err != nil {
+				t.Errorf("%+v: %v", tt.c, err)
+			}
+		} else if !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%+v: got %v, want %q", tt.c, err, tt.want)
+		}
+	}
+}
+
 func TestAccepted(t *testing.T) {
 	dir := t.TempDir()
 	for _, spec := range []sandpit.Spec{

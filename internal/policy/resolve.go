@@ -310,6 +310,24 @@ func findSource(source string) error {
 	return nil
 }
 
+// CheckCommit checks what an image gets besides its files, with the bounds that Resolve has for a Spec.
+// Errors match sandpit.ErrInvalid.
+func CheckCommit(c sandpit.Commit) error {
+	spec := sandpit.Spec{User: c.User, WorkDir: c.WorkDir, Env: c.Env, Labels: c.Labels}
+	for _, check := range [...]func(sandpit.Spec) error{checkNames, checkEnv, checkPaths, checkLabels} {
+		if err := check(spec); err != nil {
+			return err
+		}
+	}
+	switch { // whoever lists images sees these
+	case !printable(c.User):
+		return invalid("", "the user %s has control characters or is not UTF-8", quote(c.User))
+	case !printable(c.WorkDir):
+		return invalid("", "the working directory %s has control characters or is not UTF-8", quote(c.WorkDir))
+	}
+	return nil
+}
+
 func checkLabels(spec sandpit.Spec) error {
 	if len(spec.Labels) > maxLabels {
 		return invalid("", "there are more than %d labels", maxLabels)
