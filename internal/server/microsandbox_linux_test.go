@@ -169,7 +169,8 @@ func TestMicrosandboxBadInput(t *testing.T) {
 		`,"slug":"x"`:                                                           "slug",
 		`,"registry":{"mode":"inline","username":"u","password":"p"}`:           "registry credentials",
 		`,"init":{"cmd":"auto"}`:                                                "init",
-		`,"rlimits":[{"resource":"core","soft":0,"hard":0}]`:                    "core",
+		`,"rlimits":[{"resource":"core","soft":1,"hard":1}]`:                    "core",
+		`,"rlimits":[{"resource":"nproc","soft":0,"hard":0}]`:                   "nproc",
 		`,"mounts":[{"type":"bind","host":"/","guest":"/x"}]`:                   "bind",
 		`,"mounts":[{"type":"named","name":"v","guest":"/x"}]`:                  "named",
 		`,"mounts":[{"type":"tmpfs","guest":"/x","options":{"readonly":true}}]`: "readonly",
@@ -179,6 +180,9 @@ func TestMicrosandboxBadInput(t *testing.T) {
 		`,"network":{"secrets":{"entries":[{"env_var":"K","value":"v","substitution":{"headers":true},"allowed_hosts":[{"type":"any"}]}]}}`: "any",
 	} {
 		create(501, text, more)
+	}
+	for _, name := range []string{"cpu", "fsize", "data", "stack", "rss", "memlock", "as", "locks", "sigpending", "msgqueue", "nice", "rtprio", "rttime", "x"} {
+		create(501, `the rlimit \"`+name+`\" is not supported by this server`, `,"rlimits":[{"resource":"`+name+`","soft":1,"hard":1}]`)
 	}
 	call(413, `"invalid_request"`, "POST", "/v1/sandboxes", `{"x":"`+strings.Repeat("x", 17<<20)+`"}`, mine...)
 	call(200, `{"data":[],`, "GET", "/v1/sandboxes", "", mine...)
@@ -215,6 +219,34 @@ func TestMicrosandboxBadInput(t *testing.T) {
 
 	if _, page, _ := s.get("GET", "http://sandpit/metrics", "", ""); !strings.Contains(page, `sandpit_ignored_fields_total{operation="microsandbox.createSandbox"} `) {
 		t.Errorf("the metrics lack the ignored fields:\n%s", page)
+	}
+}
+
+// Limits of resources that are enforced for the sandbox are told to its programs, and scripts are found by their names.
+func TestMicrosandboxRlimitsAndScripts(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withMicrosandbox()
+	body := `{"name":"limited","source":"oci","reference":"microsandbox/python","rlimits":[{"resource":"nofile","soft":99,"hard":99},{"resource":"nproc","soft":40,"hard":44},{"resource":"core","soft":0,"hard":0}],
+		"env":[{"key":"PATH","value":"/tmp/own:/usr/bin:/bin"}],"runtime":{"scripts":{"hello":"#!/bin/sh\necho hello $1\n"},"user":"nobody"}}`
+	s.e2bCall(t, 201, `"status":"running"`, "POST", url+"/v1/sandboxes?start=true", body, "Authorization", "Bearer "+key)
+	c := s.with(key)
+	defer c.Close()
+	sb, err := c.Get(t.Context(), "limited")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := sb.Info(t.Context()); err != nil || info.Limits.NoFile != 99 || info.Limits.Pids != 44 {
+		t.Errorf("the limits are %+v, %v", info.Limits, err)
+	}
+	a := agent(t, url, key, sb.ID())
+	for env, want := range map[string]string{"A=b": "/.msb/scripts:/tmp/own:/usr/bin:/bin", "PATH=/bin": "/.msb/scripts:/bin"} {
+		out, errs, _ := a.shell("hello you; echo $PATH; ulimit -n", msi{"env": []string{env}, "rlimits": []msi{{"resource": "core", "soft": 0, "hard": 0}}})
+		if out != "hello you\n"+want+"\n99\n" {
+			t.Errorf("%q: %q %q", env, out, errs)
+		}
+	}
+	if data, _ := a.rest(a.start("core.exec.request", msi{"cmd": "hello", "args": []string{"again"}})); data["core.exec.stdout"] != "hello again\n" {
+		t.Errorf("%q", data)
 	}
 }
 

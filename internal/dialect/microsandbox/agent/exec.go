@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -36,7 +37,7 @@ const (
 type errRlimit string
 
 func (e errRlimit) Error() string {
-	return fmt.Sprintf("the resource limit %.40q can't be set for one command; only nofile can", string(e))
+	return fmt.Sprintf("the resource limit %.40q can't be set for one command; only nofile, and core of 0, can", string(e))
 }
 func (errRlimit) Is(target error) bool { return target == sandpit.ErrUnsupported }
 
@@ -59,6 +60,9 @@ func (r *execRequest) command() (sandpit.Command, error) {
 		}
 	}
 	for _, l := range r.Rlimits {
+		if l.Resource == "core" && l.Soft == 0 {
+			continue // there are no core files
+		}
 		if l.Resource != "nofile" {
 			return cmd, errRlimit(l.Resource)
 		}
@@ -68,6 +72,23 @@ func (r *execRequest) command() (sandpit.Command, error) {
 		cmd.NoFile = int64(min(l.Soft, 1<<30)) // the sandbox's own is lower
 	}
 	return cmd, nil
+}
+
+// scriptsDir has the scripts of a sandbox, and is the first directory on the PATH of programs, also where the client sets it.
+const scriptsDir = "/.msb/scripts"
+
+// defaultPath is the PATH of programs if neither the client, nor the sandbox, nor its image has one.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// withScripts returns an environment whose PATH begins with the scripts. sandbox is that of all programs.
+func withScripts(env, sandbox []string) []string {
+	path := defaultPath
+	for _, e := range slices.Concat(sandbox, env) {
+		if v, ok := strings.CutPrefix(e, "PATH="); ok {
+			path = v
+		}
+	}
+	return append(slices.Clone(env), "PATH="+scriptsDir+":"+path)
 }
 
 // outputWriter sends what a program writes as frames of a kind, once the client knows that it was started.
@@ -106,6 +127,9 @@ func (op *operation) exec(m message) {
 		cmd.Stdout, cmd.Stderr = outputWriter{op, kindStdout, ready}, outputWriter{op, kindStderr, ready}
 		if cmd.Terminal != nil {
 			cmd.Stderr = nil
+		}
+		if made, err := ch.box.Made(); err == nil {
+			cmd.Env = withScripts(cmd.Env, made.Guest.Env)
 		}
 		p, err = ch.box.Start(part.Ctx, cmd)
 	}

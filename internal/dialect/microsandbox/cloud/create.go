@@ -204,9 +204,12 @@ func (n *newSandbox) spec() (sandpit.Spec, error) {
 		spec.Env = append(spec.Env, v.Key+"="+v.Value)
 	}
 	for _, limit := range n.Rlimits {
-		switch l := limit.is; l.Resource {
-		case "nofile":
+		switch l := limit.is; {
+		case l.Resource == "nofile":
 			spec.Limits.NoFile = l.Hard
+		case l.Resource == "nproc" && l.Hard > 0: // of all users together
+			spec.Limits.Pids = l.Hard
+		case l.Resource == "core" && l.Soft == 0: // there are no core files
 		default:
 			return spec, unsupported(fmt.Sprintf("the rlimit %.40q is", l.Resource))
 		}
