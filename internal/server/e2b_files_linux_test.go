@@ -2,8 +2,14 @@ package server_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
+
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // Files are sent in parts and composed of others, and a full disk has a status of its own.
@@ -62,4 +68,67 @@ func TestE2BTransfers(t *testing.T) {
 	call(200, "", "POST", "/files?path=a", strings.Repeat("x", 6<<20), octets...)
 	compose(507, `{"code":507,`, `{"source_paths":["a","/tmp/b"],"destination":"new/c"}`, mine...)
 	call(200, "0123456789abc", "GET", "/files?path=new/c", "", mine...)
+}
+
+// What a client is still sending when its key is revoked is answered with that, and leaves nothing: files, parts of forms, archives
+// of builds, and messages.
+func TestE2BUploadsEndWithTheirKey(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withE2B()
+	box := s.newE2BSandbox(t, url, key, "")
+	admin := s.unix()
+	defer admin.Close()
+	b := builder{t, s, url, ""}
+	for name, x := range map[string]struct{ method, path, kind, half string }{
+		"file":    {"POST", "/files?path=/tmp/x", "application/octet-stream", "half"},
+		"form":    {"POST", "/files", "multipart/form-data; boundary=b", "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"/tmp/x\"\r\n\r\nhalf"},
+		"archive": {"PUT", "", "application/octet-stream", "half"},
+		"stream":  {"POST", "/process.Process/Start", "application/connect+json", "\x00\x00\x00\x00\x10{"},
+	} {
+		owner := s.makeKey(v1.NewKey{Namespace: "e2b"})
+		to := url + x.path
+		if x.path == "" {
+			b.key = owner.Secret
+			b.request(name)
+			var link struct{ URL string }
+			if err := json.Unmarshal([]byte(b.call(201, "", "GET", "/templates/"+name+"/files/aa", "")), &link); err != nil {
+				t.Fatal(err)
+			}
+			to = link.URL
+		}
+		body, w := io.Pipe()
+		req, err := http.NewRequestWithContext(t.Context(), x.method, to, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, value := range map[string]string{"E2b-Sandbox-Id": box.SandboxID, "X-Api-Key": owner.Secret, "Content-Type": x.kind} {
+			req.Header.Set(name, value)
+		}
+		answer := make(chan string, 1)
+		go func() {
+			resp, err := s.http().Do(req)
+			if err != nil {
+				answer <- err.Error()
+				return
+			}
+			defer resp.Body.Close()
+			text, _ := io.ReadAll(resp.Body)
+			answer <- fmt.Sprint(resp.StatusCode, " ", string(text))
+		}()
+		if _, err := io.WriteString(w, x.half); err != nil {
+			t.Fatal(err)
+		}
+		testkit.Until(t, "the server reads", func() bool {
+			_, page, _ := s.get("GET", "http://sandpit/metrics", "", "")
+			return strings.Contains(page, "\nsandpit_open_streams 1\n")
+		})
+		if err := admin.Call(t.Context(), "DELETE", "/v1/keys/"+owner.ID, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-answer; !strings.Contains(got, "the key is no longer valid") || !strings.HasPrefix(got, "401 ") && name != "stream" {
+			t.Errorf("%s: %s", name, got)
+		}
+		_ = w.Close()
+	}
+	s.e2bCall(t, 404, `{"code":404,`, "GET", url+"/files?path=/tmp/x", "", "E2b-Sandbox-Id", box.SandboxID, "X-API-KEY", key)
 }
