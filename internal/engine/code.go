@@ -92,8 +92,8 @@ type codePlace struct{ s *Sandbox }
 var _ interpreter.Place = codePlace{}
 
 // Start starts a process in the background.
-func (p codePlace) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error) {
-	return p.s.Start(ctx, cmd)
+func (p codePlace) Start(ctx context.Context, cmd sandpit.Command, o interpreter.Origin) (sandpit.Process, error) {
+	return p.s.startAs(ctx, cmd, o)
 }
 
 // Processes lists the processes.

@@ -457,8 +457,8 @@ type starter struct {
 }
 
 // Start starts a process in the background.
-func (s starter) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error) {
-	p, err := s.guest.StartDetached(ctx, cmd, client.Detach{Keep: guestKeeps, Hold: true})
+func (s starter) Start(ctx context.Context, cmd sandpit.Command, o interpreter.Origin) (sandpit.Process, error) {
+	p, err := s.guest.StartDetached(ctx, cmd, client.Detach{Keep: guestKeeps, Hold: true, Zygote: o == interpreter.Zygote})
 	if err != nil {
 		return nil, err
 	}

@@ -335,3 +335,71 @@ func TestHeldIsReplaced(t *testing.T) {
 		t.Errorf("told %q", why)
 	}
 }
+
+// The contexts of a held sandbox are forked from its interpreter, which runs no code itself. Each is a process
+// of its own, with random numbers of its own, that is killed with all that it has started, and no other.
+func TestHeldForks(t *testing.T) {
+	e := heldEngine(t, t.TempDir(), nil, func(o *engine.Options) {
+		o.Pool.Held[0].Modules = []string{"wave", "random", "uuid"}
+	})
+	e.Warm()
+	holds(t, e, 2)
+	sb := create(t, e, sandpit.Spec{Image: "host"})
+	if all, err := sb.Contexts(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("before the first run it has the contexts %+v, %v", all, err)
+	}
+	run := func(context, source string) string {
+		t.Helper()
+		var texts []string
+		res, err := sb.RunCode(t.Context(), sandpit.Code{Source: source, Context: context, Output: func(o sandpit.CodeOutput) { texts = append(texts, o.Text) }})
+		if err != nil || !res.Success() {
+			t.Fatalf("running %q in %q: %+v, %v", source, context, res, err)
+		}
+		return strings.Join(texts, "\n")
+	}
+	for _, c := range []sandpit.NewContext{{ID: "one"}, {ID: "two", Dir: "/usr"}, {ID: "cold", Env: []string{"A=b"}}} {
+		if _, err := sb.CreateContext(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const warm = "import sys; 'wave' in sys.modules, hash('a text')"
+	hash := run("", warm)
+	randoms := map[string]bool{}
+	for context, dir := range map[string]string{"": "", "one": "", "two": "/usr"} {
+		if got := run(context, warm); got != hash || !strings.HasPrefix(got, "(True") {
+			t.Errorf("context %q is not forked from the same interpreter as another: %s, %s", context, got, hash)
+		}
+		randoms[run(context, "import random; random.random()")] = true
+		if got := run(context, "import os; os.getcwd(), os.environ.get('A')"); dir != "" && got != "('"+dir+"', None)" {
+			t.Errorf("context %q has %s", context, got)
+		}
+		if got := run(context, "os.getpid() == os.getsid(0) == os.getpgid(0), sorted(int(fd) for fd in os.listdir('/proc/self/fd') if os.path.exists('/proc/self/fd/' + fd))[:3], input.__name__"); got != "(True, [0, 1, 2], 'input')" {
+			t.Errorf("context %q has %s", context, got)
+		}
+	}
+	if len(randoms) != 3 {
+		t.Errorf("of three contexts some have the same random numbers: %v", randoms)
+	}
+	if got := run("cold", "import sys, os; 'wave' in sys.modules, os.environ['A']"); got != "(False, 'b')" {
+		t.Errorf("the context with variables of its own has %s", got)
+	}
+	// A kill reaches what has left the session of a context, and no other context.
+	run("one", "import subprocess; kept = 1; subprocess.Popen(['sh', '-c', '(setsid sleep 1000000 &) ; exit 0']).wait()")
+	run("two", "kept = 2")
+	if out, _ := shell(t, sb, "pgrep -fc '^sleep 1000000'"); out != "1\n" {
+		t.Errorf("%q processes were started", out)
+	}
+	if err := sb.RestartContext(t.Context(), "one"); err != nil {
+		t.Fatal(err)
+	}
+	if out, _ := shell(t, sb, "pgrep -fc '^sleep 1000000'"); out != "0\n" {
+		t.Errorf("%q processes are left of a context that was restarted", out)
+	}
+	if got := run("two", "kept"); got != "2" {
+		t.Errorf("another context has %s", got)
+	}
+	res, err := sb.RunCode(t.Context(), sandpit.Code{Source: "import sys; warm = 'wave' in sys.modules; warm", Context: "one"})
+	if err != nil || res.Restarted == "" || run("one", "warm") != "True" {
+		t.Errorf("it starts afresh as %+v, %v", res, err)
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/cmdline"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
+	"github.com/sandpit-dev/sandpit/internal/interpreter"
 	"github.com/sandpit-dev/sandpit/internal/lanes"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
@@ -40,6 +41,11 @@ const (
 
 // Start starts a program. See sandpit.Sandbox.
 func (s *Sandbox) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error) {
+	return s.startAs(ctx, cmd, interpreter.Cold)
+}
+
+// startAs is Start for a process of an origin.
+func (s *Sandbox) startAs(ctx context.Context, cmd sandpit.Command, o interpreter.Origin) (sandpit.Process, error) {
 	cmd, err := s.completed(cmd)
 	if err != nil {
 		return nil, err
@@ -50,7 +56,7 @@ func (s *Sandbox) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Proce
 	if err := s.enterStart(ctx); err != nil {
 		return nil, err
 	}
-	h, p, err := s.start(ctx, cmd)
+	h, p, err := s.start(ctx, cmd, o)
 	s.mu.Lock()
 	s.starting--
 	s.mu.Unlock()
@@ -91,7 +97,7 @@ type referenced interface{ Ref() uint64 }
 
 // start starts a program and makes its broadcaster. A foreground process of a sandbox that
 // ends with the engine writes directly to its owner.
-func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command) (*broadcaster, *process, error) {
+func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command, o interpreter.Origin) (*broadcaster, *process, error) {
 	before, refused := s.oomSeen.Load(), s.refusedSeen.Load()
 	direct := !s.persistent && !cmd.Background
 	keep := keptOutput
@@ -114,7 +120,7 @@ func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command) (*broadcaster,
 		guest, err = s.guest.Start(ctx, cmd)
 	} else {
 		cmd.Stdout, cmd.Stderr = stdout, stderr
-		d := client.Detach{Keep: guestKeeps, Hold: true, Windows: owner.waitFor && lanes.Apart(owner.stdout, owner.stderr)}
+		d := client.Detach{Keep: guestKeeps, Hold: true, Windows: owner.waitFor && lanes.Apart(owner.stdout, owner.stderr), Fork: o == interpreter.Fork}
 		var detached *client.Process
 		if detached, err = s.guest.StartDetached(ctx, cmd, d); err == nil {
 			guest = detached

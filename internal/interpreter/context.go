@@ -267,7 +267,7 @@ func (c *state) running(ctx context.Context) (*instance, error) {
 	if is != nil {
 		_ = is.process.Kill(ctx) // what it has left behind
 	}
-	is, err := c.language.start(ctx, c.m.place, c.id, s)
+	is, err := c.language.start(ctx, c.m.place, c.language.command(c.id, s.Socket), Fork, s)
 	if err != nil {
 		return nil, err
 	}
@@ -278,7 +278,7 @@ func (c *state) running(ctx context.Context) (*instance, error) {
 }
 
 // start starts an interpreter and waits until it listens.
-func (l language) start(ctx context.Context, place Starter, id string, s setup) (*instance, error) {
+func (l language) start(ctx context.Context, place Starter, argv []string, o Origin, s setup) (*instance, error) {
 	if s.Stale == nil {
 		s.Stale = []string{}
 	}
@@ -291,7 +291,7 @@ func (l language) start(ctx context.Context, place Starter, id string, s setup) 
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, startPatience, fault.Errorf(sandpit.ErrUnavailable, "starting the %s interpreter: it was not ready after %s", l.name, startPatience))
 	defer cancel()
-	p, err := place.Start(ctx, sandpit.Command{Argv: l.command(id, s.Socket), Dir: s.Dir, Env: s.Env, Stdin: true, Background: true})
+	p, err := place.Start(ctx, sandpit.Command{Argv: argv, Dir: s.Dir, Env: s.Env, Stdin: true, Background: true}, o)
 	if err != nil {
 		return nil, missing(err, l.name, l.argv[0], l.image)
 	}

@@ -5,22 +5,10 @@ import sys
 
 
 def kernel(setup):
-    import ast, base64, builtins, io, json, linecache, os, select, signal, socket, time, traceback, types, __future__
+    import ast, base64, builtins, importlib, io, json, linecache, os, select, signal, socket, time, traceback, types, __future__
 
-    path, first, stale, max_line = setup["socket"], setup["nonce"], setup["stale"], setup["max_line"]
-    pid = os.getpid()
-    marks = [os.dup(1), os.dup(2)]  # code may close or replace its own
-    listener = socket.socket(socket.AF_UNIX)
-    for old in stale + [path]:
-        try:
-            os.unlink(old)
-        except OSError:
-            pass
-    umask = os.umask(0o177)
-    listener.bind(path)
-    os.umask(umask)
-    listener.listen(8)
-
+    max_line = setup["max_line"]
+    pid, marks, listener = None, [1, 2], None
     main = types.ModuleType("__main__")
     main.__builtins__ = builtins
     sys.modules["__main__"] = main
@@ -297,6 +285,21 @@ def kernel(setup):
 
     # The channel.
 
+    def listen():
+        nonlocal pid, marks, listener
+        pid = os.getpid()
+        marks = [os.dup(1), os.dup(2)]  # code may close or replace its own
+        listener = socket.socket(socket.AF_UNIX)
+        for old in setup["stale"] + [setup["socket"]]:
+            try:
+                os.unlink(old)
+            except OSError:
+                pass
+        umask = os.umask(0o177)
+        listener.bind(setup["socket"])
+        os.umask(umask)
+        listener.listen(8)
+
     def readable():
         """Waits for a connection or a request, while the event loop goes on."""
         conn, loop = state["conn"], state["loop"]
@@ -344,11 +347,127 @@ def kernel(setup):
                     state["conn"] = None
                 state["rest"] += part
 
+    # A zygote: it runs no code, but forks contexts. See "Forks" in docs/guest-protocol.md.
+
+    def branch(libc, over, directory, stdin, stdout, stderr, status):
+        """Becomes a helper, which never returns, with a context, which returns its setup."""
+        try:
+            os.read(over, 1)  # until the guest is the parent
+            os.close(over)
+            signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+            os.setsid()
+            if libc.prctl(36, 1, 0, 0, 0) != 0:  # PR_SET_CHILD_SUBREAPER
+                os._exit(1)
+            os.write(status, b"helper")
+            if not os.read(status, 1):  # the guest has given up
+                os._exit(1)
+            context = os.fork()
+            if context:
+                supervise(context, status)
+            os.setsid()
+            for to, fd in enumerate((stdin, stdout, stderr)):
+                os.dup2(fd, to)
+                os.close(fd)
+            errno = 0
+            try:
+                os.chdir(directory)
+            except OSError as e:
+                errno = e.errno
+            os.write(status, b"%d" % errno)
+            os.close(status)
+            if errno:
+                os._exit(1)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            for name in ("random", "numpy.random"):
+                if name in sys.modules:
+                    sys.modules[name].seed()
+            if "uuid" in sys.modules:
+                sys.modules["uuid"]._node = sys.modules["uuid"]._last_timestamp = None
+            importlib.invalidate_caches()
+            program = b""
+            while True:
+                part = os.read(0, 1 << 16)
+                if not part:
+                    return json.loads(base64.b64decode(program.split(b'"', 2)[1]))  # of its first line
+                program += part
+        except BaseException:
+            os._exit(1)
+
+    def supervise(context, status):
+        """Waits for the context and for all that is left of it, and tells how it has ended."""
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            try:
+                if fd != status:
+                    os.close(fd)
+            except OSError:
+                pass  # that of the list itself
+        while True:
+            try:
+                ended, how, used = os.wait4(-1, 0)
+            except ChildProcessError:
+                os._exit(0)
+            if ended == context:
+                try:
+                    os.write(status, b"%d %d %d %d" % (how, used.ru_utime * 1e6, used.ru_stime * 1e6, used.ru_maxrss))
+                except OSError:
+                    pass
+
+    def zygote():
+        """Forks a context for each request of the guest. It returns in those only, with their setups."""
+        import array, ctypes, gc, struct
+        libc = ctypes.CDLL(None)
+        probe = os.fork()  # at which some libraries end their threads
+        if probe == 0:
+            os._exit(0)
+        os.waitpid(probe, 0)
+        if len(os.listdir("/proc/self/task")) > 1:
+            raise SystemExit("a module has started threads, so this interpreter can't be forked")
+        server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        server.bind("\0sandpit-zygote-%d" % os.getpid())
+        server.listen(8)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        gc.collect()
+        gc.freeze()  # so that forks share the memory of what there is
+        mark(setup["nonce"])
+        while True:
+            asked = server.accept()[0]
+            directory, fds = b"", array.array("i")
+            if struct.unpack("3i", asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0] == 1:  # the guest
+                directory, control, _, _ = asked.recvmsg(1 << 13, socket.CMSG_SPACE(16), socket.MSG_CMSG_CLOEXEC)
+                for _, _, data in control:
+                    fds.frombytes(data)
+            asked.close()
+            if len(fds) == 4:
+                over, held = os.pipe()
+                try:
+                    child = os.fork()
+                    if child == 0:  # it ends, so that the helper becomes a child of the guest
+                        try:
+                            helper = os.fork()
+                        except OSError:
+                            os._exit(1)
+                        if helper:
+                            os._exit(0)
+                        os.close(held)
+                        server.close()
+                        return branch(libc, over, directory, *fds)
+                    os.waitpid(child, 0)
+                except OSError:
+                    pass  # at the limit of processes: the guest starts another interpreter, or says so
+                os.close(held)
+                os.close(over)
+            for fd in fds:
+                os.close(fd)
+
     signal.signal(signal.SIGINT, on_interrupt)
     count = 0
     for module in setup.get("modules") or ():
         __import__(module)
-    mark(first)
+    if setup.get("zygote"):
+        setup = zygote()
+        signal.signal(signal.SIGINT, on_interrupt)
+    listen()
+    mark(setup["nonce"])
     while True:
         try:
             request = receive()
@@ -358,7 +477,7 @@ def kernel(setup):
             continue
         if leave is not None:
             try:
-                os.unlink(path)
+                os.unlink(setup["socket"])
             except OSError:
                 pass
             state["conn"].close()

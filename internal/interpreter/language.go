@@ -62,6 +62,9 @@ func languageOf(name string) (language, error) {
 	return language{}, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "there are no contexts for the language %.40q", name), hint)
 }
 
+// zygoteTag is the last argument of a zygote. The others are those that the command lines of its forks begin with.
+const zygoteTag = "sandpit-zygote"
+
 // tag is the argument before those that say which context a process is.
 const tag = "sandpit-context"
 
@@ -75,6 +78,7 @@ type setup struct {
 	Dir      string   `json:"dir"`
 	Env      []string `json:"env"`
 	Modules  []string `json:"modules,omitempty"` // to be imported before it listens
+	Zygote   bool     `json:"zygote,omitempty"`  // it runs no code, but forks contexts
 }
 
 // command returns the command line of a context.

@@ -17,10 +17,20 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
+// Origin says how an interpreter comes to be.
+type Origin int
+
+// The origins. The guest protocol says what forks from what.
+const (
+	Cold   Origin = iota // its program is executed
+	Zygote               // the same, and others can be forked from it
+	Fork                 // it is forked from a zygote, if the sandbox has one that fits; otherwise it is cold
+)
+
 // Starter starts interpreters in a sandbox.
 type Starter interface {
 	// Start starts a process in the background.
-	Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error)
+	Start(ctx context.Context, cmd sandpit.Command, o Origin) (sandpit.Process, error)
 
 	// Follow passes the output of a process on, from now on. The process waits for the writers,
 	// and nothing is lost. done is closed when all has been passed on after the end of the

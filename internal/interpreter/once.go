@@ -42,7 +42,7 @@ func onceOf(name string) (once, bool) {
 
 // run runs code. When ctx ends or its time is over, it is killed.
 func (o once) run(ctx context.Context, place Starter, code sandpit.Code) (sandpit.CodeResult, error) {
-	p, err := place.Start(ctx, sandpit.Command{Argv: o.argv, Env: code.Env, Stdin: true, Stdout: code.Stdout, Stderr: code.Stderr, Timeout: code.Timeout})
+	p, err := place.Start(ctx, sandpit.Command{Argv: o.argv, Env: code.Env, Stdin: true, Stdout: code.Stdout, Stderr: code.Stderr, Timeout: code.Timeout}, Cold)
 	if err != nil {
 		return sandpit.CodeResult{}, missing(err, o.name, o.argv[0], "")
 	}

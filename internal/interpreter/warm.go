@@ -2,15 +2,18 @@ package interpreter
 
 import (
 	"context"
+	"slices"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
-// Warm starts the interpreter of the default context of a language, in a sandbox that nobody has used yet,
-// and returns its process when it has imported the modules. Nothing else must be left of it: a Manager of
-// the sandbox finds it by its command line, as after a restart of the server. The error matches
-// sandpit.ErrUnsupported for a language whose interpreters can't import modules ahead.
+// Warm starts an interpreter in a sandbox that nobody has used yet, and returns its process when it has imported
+// the modules. One of Python is a zygote: it never runs code, and the contexts of the sandbox are forked from it.
+// If it can't be forked, because a module has started threads or it has no ctypes, and for
+// another language, it is the default context of its language. Nothing else must be left of it: a Manager of the
+// sandbox finds that by its command line, as after a restart of the server, and the guest knows the zygote. The
+// error matches sandpit.ErrUnsupported for a language whose interpreters can't import modules ahead.
 func Warm(ctx context.Context, place Starter, name string, modules []string) (sandpit.Process, error) {
 	l, err := languageOf(name)
 	if err != nil {
@@ -19,7 +22,18 @@ func Warm(ctx context.Context, place Starter, name string, modules []string) (sa
 	if l.name != sandpit.Python && len(modules) > 0 {
 		return nil, fault.Errorf(sandpit.ErrUnsupported, "importing modules ahead for %s", l.name)
 	}
-	is, err := l.start(ctx, place, l.name, setup{Socket: socketPrefix + random(), Nonce: random(), MaxLine: maxLine, Modules: modules})
+	s := setup{Socket: socketPrefix + random(), Nonce: random(), MaxLine: maxLine, Modules: modules}
+	if l.name == sandpit.Python {
+		s.Zygote = true
+		if is, err := l.start(ctx, place, slices.Concat(l.argv, []string{zygoteTag}), Zygote, s); err == nil || ctx.Err() != nil {
+			if err != nil {
+				return nil, err
+			}
+			return is.process, nil
+		}
+		s.Zygote = false
+	}
+	is, err := l.start(ctx, place, l.command(l.name, s.Socket), Cold, s)
 	if err != nil {
 		return nil, err
 	}

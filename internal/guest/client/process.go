@@ -49,6 +49,9 @@ type Detach struct {
 	// Windows, with Hold, makes each output wait for Passed and PassedAll as well, unless the process has
 	// a terminal: the guest sends at most MaxUnpassed bytes more of it than were passed on.
 	Windows bool
+
+	Zygote bool // others can be forked from it
+	Fork   bool // it is forked from a zygote that fits, if there is one; otherwise it is started like any other
 }
 
 // Bounds of an output with a window, in bytes: see Detach.Windows. Passed should be called at least
@@ -126,6 +129,12 @@ func (c *Client) start(ctx context.Context, cmd sandpit.Command, d *Detach) (*Pr
 		m.Flags |= wire.StartDetached
 		if d.Hold {
 			m.Flags |= wire.StartHold
+		}
+		if d.Zygote {
+			m.Flags |= wire.StartZygote
+		}
+		if d.Fork {
+			m.Flags |= wire.StartFork
 		}
 		m.Keep = uint64(max(0, d.Keep))
 	}

@@ -45,6 +45,7 @@ func (t *Table) takeOn(f func() error) (err error) {
 		t.maker = newMaker()
 	}
 	m := t.maker
+	t.took++
 	t.mu.Unlock()
 	m.do(func() { err = f() })
 	return err

@@ -29,6 +29,7 @@ type process struct {
 	startAt  time.Time
 	proc     *spawn.Proc
 	log      *outputLog // output of a detached process
+	zygote   *zygote    // nil: nothing can be forked from it
 
 	stdout, stderr *source // with a terminal, stdout is it and stderr is nil
 	stdin          *os.File

@@ -70,24 +70,35 @@ func (r *reaper) reap() {
 	}
 }
 
-// spawn starts a program; gone is called when its helper has ended, which is
-// when the program and everything that it has started have, unless the helper was
-// killed. While the start takes long, calledOff is asked whether to give it up.
+// spawn starts a program. See begin.
 func (r *reaper) spawn(a *spawn.Attr, gone func(killed bool), calledOff func() bool) (*spawn.Proc, error) {
+	return r.begin(func(made func(pid int) bool) (*spawn.Proc, error) {
+		a.Made = func(pid int) { made(pid) }
+		return spawn.Start(a)
+	}, gone, calledOff)
+}
+
+// begin starts a process; gone is called when its helper has ended, which is
+// when the process and everything that it has started have, unless the helper was
+// killed. While the start takes long, calledOff is asked whether to give it up.
+// start calls made when there is the helper; it is false if that is not a child of the guest.
+func (r *reaper) begin(start func(made func(pid int) bool) (*spawn.Proc, error), gone func(killed bool), calledOff func() bool) (*spawn.Proc, error) {
 	var helper int // once made, guarded by mu
-	a.Made = func(pid int) {
+	made := func(pid int) bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		// It may have been reaped already.
-		if unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil) == nil {
+		child := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil) == nil && r.helpers[pid] == nil
+		if child {
 			helper, r.young[pid] = pid, true
 		}
+		return child
 	}
 	r.mu.Lock()
 	r.starting++
 	r.mu.Unlock()
 	watchdog := time.AfterFunc(startPatience, func() { r.hurry(&helper, calledOff) })
-	p, err := spawn.Start(a)
+	p, err := start(made)
 	watchdog.Stop()
 	r.mu.Lock()
 	r.starting--
@@ -128,14 +139,24 @@ func (r *reaper) hurry(helper *int, calledOff func() bool) {
 			r.mu.Unlock()
 			return
 		}
-		if off {
-			stopAndKill([]int{pid}, nil)
-			_ = unix.Kill(pid, unix.SIGKILL)
-		} else {
+		if !off {
 			_ = unix.Kill(pid, unix.SIGCONT)
 		}
 		r.mu.Unlock()
+		if off {
+			r.abandon(pid)
+		}
 		time.Sleep(startPatience / 10)
+	}
+}
+
+// abandon kills a helper that is being started, with all below it.
+func (r *reaper) abandon(helper int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.young[helper] {
+		stopAndKill([]int{helper}, nil)
+		_ = unix.Kill(helper, unix.SIGKILL)
 	}
 }
 

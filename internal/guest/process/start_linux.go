@@ -165,6 +165,12 @@ func (t *Table) startProcess(s *conn.Stream, m *wire.Start) (*process, error) {
 		a.Caps = conf.RootCaps
 	}
 	a.On = t.on()
+	if p.detached && m.Flags&wire.StartZygote != 0 {
+		t.mu.Lock()
+		p.zygote = &zygote{*a, t.took}
+		t.mu.Unlock()
+		a.Zygote = true
+	}
 
 	closeChild, err := p.streams(a, &u, m)
 	if err != nil {
@@ -172,17 +178,25 @@ func (t *Table) startProcess(s *conn.Stream, m *wire.Start) (*process, error) {
 	}
 	p.startAt = time.Now()
 	var timedOut atomic.Bool
-	p.proc, err = t.reaper.spawn(a, func(killed bool) {
+	gone := func(killed bool) {
 		if killed {
 			go t.killOrphans() // whose zombies the caller reaps
 		}
 		p.forget()
-	}, func() bool {
+	}
+	calledOff := func() bool {
 		if m.Timeout > 0 && time.Since(p.startAt) > time.Duration(m.Timeout)+startPatience {
 			timedOut.Store(true)
 		}
 		return timedOut.Load() || s.Gone()
-	})
+	}
+	err = errFork
+	if p.detached && m.Flags&wire.StartFork != 0 {
+		p.proc, err = t.fork(a, gone, calledOff)
+	}
+	if err == errFork {
+		p.proc, err = t.reaper.spawn(a, gone, calledOff)
+	}
 	closeChild()
 	if err != nil {
 		if errors.Is(err, spawn.ErrHelper) {

@@ -21,6 +21,7 @@ type Table struct {
 
 	mu    sync.Mutex
 	maker maker               // or nil
+	took  int                 // how often something was taken on
 	sudo  bool                // ServeSudo was called
 	procs map[uint64]*process // by ref
 	ended [2]ended            // foreground, detached

@@ -44,6 +44,9 @@ type Attr struct {
 	NoFile      uint64 // RLIMIT_NOFILE, both values; 0 keeps the guest's
 	OOMScoreAdj int    // 0 keeps the guest's; only raising works
 
+	// Zygote makes what the program leaves behind children of the guest, and not of the helper.
+	Zygote bool
+
 	// On calls f on the thread whose cgroup and Landlock domain the helper and the
 	// program inherit, and returns when f has. Nil stands for any thread.
 	On func(f func())
@@ -91,6 +94,15 @@ type Proc struct {
 	pid    int
 	helper sysprog.Child
 	status *os.File
+
+	wait   func() (Status, error) // of one that was forked
+	reaped func()
+}
+
+// Forked returns a process that was not started here, with its helper. wait does what Wait does, and reaped
+// is called when the helper was reaped.
+func Forked(pid, helper int, wait func() (Status, error), reaped func()) *Proc {
+	return &Proc{pid: pid, helper: sysprog.Child{PID: helper, PidFD: -1}, wait: wait, reaped: reaped}
 }
 
 // PID returns the program's process id.
@@ -101,7 +113,12 @@ func (p *Proc) PID() int { return p.pid }
 func (p *Proc) Helper() int { return p.helper.PID }
 
 // Reaped frees the resources of the helper. Call it once, after wait has returned Helper.
-func (p *Proc) Reaped() { p.helper.Release() }
+func (p *Proc) Reaped() {
+	p.helper.Release()
+	if p.reaped != nil {
+		p.reaped()
+	}
+}
 
 const execStage = "executing the program"
 
@@ -183,6 +200,9 @@ func Start(a *Attr) (*Proc, error) {
 // Wait blocks until the program has ended. It must be called once. The error
 // matches ErrHelper.
 func (p *Proc) Wait() (Status, error) {
+	if p.wait != nil {
+		return p.wait()
+	}
 	defer p.status.Close()
 	var rec sysprog.ExitRecord
 	if err := readRecord(p.status, unsafe.Slice((*byte)(unsafe.Pointer(&rec)), unsafe.Sizeof(rec))); err != nil {
@@ -219,7 +239,9 @@ func programs(a *Attr, status int) (prepare, child, settle *sysprog.Program, err
 	prepare, child, settle = new(sysprog.Program), new(sysprog.Program), new(sysprog.Program)
 
 	// The helper holds no descriptor but these. Its signals stay blocked.
-	prepare.Call("becoming a subreaper", unix.SYS_PRCTL, sysprog.Int(unix.PR_SET_CHILD_SUBREAPER), sysprog.Int(1))
+	if !a.Zygote {
+		prepare.Call("becoming a subreaper", unix.SYS_PRCTL, sysprog.Int(unix.PR_SET_CHILD_SUBREAPER), sysprog.Int(1))
+	}
 	keep := []int{a.Stdin, a.Stdout, a.Stderr, status}
 	slices.Sort(keep)
 	keep = slices.Compact(keep)

@@ -220,6 +220,8 @@ const (
 	StartDetached             // lives on without its stream; its output is kept
 	StartHold                 // with StartDetached: it waits for its stream, as long as that is there
 	StartWindows              // each output has a window: the host tells by PASSED what it has passed on
+	StartZygote               // with StartDetached: processes can be forked from it
+	StartFork                 // with StartDetached: it is forked from a zygote, if there is one that fits
 )
 
 // Start requests a process.
