@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -54,6 +55,9 @@ type Options struct {
 	// Long runs the long forms of the tests, which move 1 GiB instead of 64 MiB.
 	// By default it is true if SANDPIT_TEST_LONG is set.
 	Long bool
+
+	// Groups are the names of the groups of properties to run. Empty: all.
+	Groups []string
 
 	// Skip maps the names of properties that do not hold here to the reason.
 	Skip map[string]string
@@ -97,6 +101,9 @@ func Suite(t *testing.T, newClient func(t *testing.T) sandpit.Client, opt Option
 		{"Metrics", metricsProperties},
 		{"Commit", commitProperties},
 	} {
+		if len(opt.Groups) > 0 && !slices.Contains(opt.Groups, g.name) {
+			continue
+		}
 		t.Run(g.name, func(t *testing.T) {
 			e := &env{client: newClient(t), newClient: newClient, opt: opt}
 			t.Cleanup(func() {

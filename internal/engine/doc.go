@@ -96,6 +96,6 @@
 // sandboxes with a warm one. Each is made by what a create without wishes would resolve to, with
 // Plan.KeepLater, and is handed out to a create whose Plan and configuration are equal to its own in
 // all that can't be changed afterwards. Its guest is then configured again, the driver makes
-// it persistent, and the interpreter is found as Adopt finds processes: by its command line it
-// is the default context.
+// it persistent, and the interpreter is found as Adopt finds processes. One of Python is a
+// zygote, from which the guest forks contexts; another one is, by its command line, the default context.
 package engine

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,9 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
+	"github.com/sandpit-dev/sandpit/sandpittest"
 )
 
 // warmPython is what tests hold: an interpreter with a module that it does not import by itself.
@@ -401,5 +404,134 @@ func TestHeldForks(t *testing.T) {
 	res, err := sb.RunCode(t.Context(), sandpit.Code{Source: "import sys; warm = 'wave' in sys.modules; warm", Context: "one"})
 	if err != nil || res.Restarted == "" || run("one", "warm") != "True" {
 		t.Errorf("it starts afresh as %+v, %v", res, err)
+	}
+}
+
+// patient is a client that creates a sandbox when one is held.
+type patient struct {
+	sandpit.Client
+	await func()
+}
+
+// Create creates a sandbox.
+func (p patient) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Sandbox, error) {
+	p.await()
+	return p.Client.Create(ctx, spec)
+}
+
+// Every promise of code with state holds for contexts that are forked, too.
+func TestHeldKeepsEveryPromiseOfCode(t *testing.T) {
+	e := heldEngine(t, t.TempDir(), &mapStore{}, nil)
+	e.Warm()
+	d := linux.New(linux.Options{})
+	sandpittest.Suite(t, func(t *testing.T) sandpit.Client {
+		return patient{e.As("tenant", policy.Default()), func() { holds(t, e, 2) }}
+	}, sandpittest.Options{Groups: []string{"Code"}, Features: d.Probe(t.Context()).Features, Local: true, Shared: true})
+	if st := e.PoolStats(); st.HeldClaimed < 10 {
+		t.Errorf("few of the sandboxes were held: %+v", st)
+	}
+}
+
+// A fork that ends in a way that no program should says so, and the next run begins afresh. Whatever a program
+// does to the zygote, contexts start.
+func TestHeldForksEnd(t *testing.T) {
+	e := heldEngine(t, t.TempDir(), nil, nil)
+	e.Warm()
+	holds(t, e, 2)
+	sb := create(t, e, sandpit.Spec{Image: "host"})
+	run := func(source string) (sandpit.CodeResult, string) {
+		t.Helper()
+		text := ""
+		res, err := sb.RunCode(t.Context(), sandpit.Code{Source: source, Output: func(o sandpit.CodeOutput) { text = o.Text }})
+		if err != nil {
+			t.Fatalf("running %q: %v", source, err)
+		}
+		return res, text
+	}
+	const warm = "import sys; 'wave' in sys.modules"
+	if _, text := run(warm); text != "True" {
+		t.Errorf("it is not forked: %s", text)
+	}
+	if res, _ := run("import os, signal; os.kill(os.getppid(), signal.SIGKILL)\nwhile True: pass"); !strings.Contains(res.Ended, "signal 9") {
+		t.Errorf("a context whose helper is killed: %+v", res)
+	}
+	if res, text := run(warm); text != "True" || res.Restarted == "" {
+		t.Errorf("after that: %s, %+v", text, res)
+	}
+	if out, _ := shell(t, sb, "pgrep -fc '[s]andpit-zygote'"); out != "3\n" { // with the context and its helper
+		t.Errorf("%q processes have the command line of the zygote", out)
+	}
+	if _, err := sb.CreateContext(t.Context(), sandpit.NewContext{Dir: "/nowhere"}); err == nil || !strings.Contains(err.Error(), "entering /nowhere") {
+		t.Errorf("in a directory that is missing: %v", err)
+	}
+	zygote := ""
+	all, err := sb.Processes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range all {
+		if strings.HasSuffix(strings.Join(p.Argv, " "), "- sandpit-zygote") && p.Result == nil {
+			zygote = strconv.Itoa(p.PID)
+		}
+	}
+	if zygote == "" {
+		t.Fatalf("no zygote is in %+v", all)
+	}
+	// Nobody but the guest is served.
+	res, text := run("import socket\ns = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\ns.connect('\\0sandpit-zygote-" + zygote + "')\ns.settimeout(60)\ntry: got = s.recv(1)\nexcept ConnectionError: got = b''\ngot")
+	if text != "b''" {
+		t.Errorf("another one gets %s, %+v", text, res)
+	}
+	for _, step := range []struct{ do, warm string }{{"kill -STOP " + zygote, "False"}, {"kill -CONT " + zygote, "True"}, {"kill -KILL " + zygote, "False"}} {
+		shell(t, sb, step.do)
+		if err := sb.RestartContext(t.Context(), sandpit.Python); err != nil {
+			t.Fatal(err)
+		}
+		if _, text := run(warm); text != step.warm {
+			t.Errorf("after %q the modules are imported: %s", step.do, text)
+		}
+	}
+	// What has taken the name of the zygote gets nothing.
+	run("import socket\ns = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\ns.bind('\\0sandpit-zygote-" + zygote + "')\ns.listen(8)\ns.settimeout(0)")
+	if _, err := sb.CreateContext(t.Context(), sandpit.NewContext{ID: "other"}); err != nil {
+		t.Error(err)
+	}
+	if res, err := sb.RunCode(t.Context(), sandpit.Code{Source: "6 * 7", Context: "other"}); err != nil || !res.Success() {
+		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+// The next engine finds forked contexts with their state, and forks more.
+func TestHeldForksOutliveTheEngine(t *testing.T) {
+	dir, store := t.TempDir(), &mapStore{}
+	first := heldEngine(t, dir, store, nil)
+	first.Warm()
+	holds(t, first, 2)
+	sb := create(t, first, sandpit.Spec{Image: "host", Labels: map[string]string{"a": "b"}})
+	hash := evaluate(t, sb, "import sys; x = 41; hash('a text')")
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second := heldEngine(t, dir, store, func(o *engine.Options) { o.Pool = engine.Pool{} })
+	if _, err := second.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	sb, err := second.Get(t.Context(), sb.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := evaluate(t, sb, "x + 1"); got != "42" {
+		t.Errorf("the state is %s", got)
+	}
+	if _, err := sb.CreateContext(t.Context(), sandpit.NewContext{ID: "more"}); err != nil {
+		t.Fatal(err)
+	}
+	text := ""
+	res, err := sb.RunCode(t.Context(), sandpit.Code{Source: "import sys; hash('a text')", Context: "more", Output: func(o sandpit.CodeOutput) { text = o.Text }})
+	if err != nil || !res.Success() || text != hash {
+		t.Errorf("the new context is not a fork: %s, %s, %+v, %v", text, hash, res, err)
+	}
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Error(err)
 	}
 }

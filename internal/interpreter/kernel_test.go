@@ -2,12 +2,17 @@ package interpreter
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"io"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -80,6 +85,95 @@ func TestEarlyInterrupts(t *testing.T) {
 		}
 		if err := conn.Close(); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// local starts interpreters as children of the test.
+type local struct {
+	dir     string
+	origins []Origin
+	argv    [][]string
+	started []*child
+}
+
+type child struct {
+	sandpit.Process // of which nothing else is used
+	cmd             *exec.Cmd
+	stdin           io.WriteCloser
+	outputs         [2]io.Reader
+	ended           chan struct{}
+}
+
+func (c *child) ID() string            { return strconv.Itoa(c.cmd.Process.Pid) }
+func (c *child) Stdin() io.WriteCloser { return c.stdin }
+func (c *child) Kill(context.Context) error {
+	_ = c.cmd.Process.Kill()
+	return nil
+}
+
+func (c *child) Wait(context.Context) (sandpit.Result, error) {
+	<-c.ended
+	return sandpit.Result{ExitCode: c.cmd.ProcessState.ExitCode()}, nil
+}
+
+func (l *local) Start(_ context.Context, cmd sandpit.Command, o Origin) (sandpit.Process, error) {
+	l.origins, l.argv = append(l.origins, o), append(l.argv, cmd.Argv)
+	c := &child{cmd: exec.Command(cmd.Argv[0], cmd.Argv[1:]...), ended: make(chan struct{})}
+	c.cmd.Dir = l.dir
+	var err error
+	if c.stdin, err = c.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	for i, to := range []*io.Writer{&c.cmd.Stdout, &c.cmd.Stderr} {
+		c.outputs[i], *to = io.Pipe()
+	}
+	l.started = append(l.started, c)
+	return c, c.cmd.Start()
+}
+
+func (l *local) Follow(_ string, stdout, stderr io.Writer) (done <-chan struct{}, leave func(), err error) {
+	c := l.started[len(l.started)-1]
+	var passed sync.WaitGroup
+	for i, to := range []io.Writer{stdout, stderr} {
+		passed.Go(func() { _, _ = io.Copy(to, c.outputs[i]) })
+	}
+	go func() {
+		_ = c.cmd.Wait()
+		for _, to := range []io.Writer{c.cmd.Stdout, c.cmd.Stderr} {
+			_ = to.(io.Closer).Close()
+		}
+		passed.Wait()
+		close(c.ended)
+	}()
+	return c.ended, func() {}, nil
+}
+
+// A warm interpreter is a zygote, unless its modules have started threads: then it is the default context.
+func TestWarmIsForkedOrUsed(t *testing.T) {
+	testkit.NeedProgram(t, "python3")
+	for module, origins := range map[string][]Origin{"wave": {Zygote}, "threaded": {Zygote, Cold}} {
+		l := &local{dir: t.TempDir()}
+		if err := os.WriteFile(filepath.Join(l.dir, "threaded.py"), []byte("import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		p, err := Warm(t.Context(), l, sandpit.Python, []string{module})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p != l.started[len(origins)-1] || !slices.Equal(l.origins, origins) {
+			t.Errorf("with the module %s the origins are %v", module, l.origins)
+		}
+		_, id, socket, ok := parseCommand(l.argv[len(l.argv)-1])
+		if ok != (module == "threaded") || ok && id != sandpit.Python {
+			t.Errorf("with the module %s it is the context %q", module, id)
+		}
+		for _, c := range l.started {
+			_ = c.Kill(t.Context())
+			_, _ = c.Wait(t.Context())
+		}
+		if ok {
+			_ = os.Remove(socket)
 		}
 	}
 }
