@@ -2,6 +2,7 @@ package gate
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -52,6 +53,11 @@ func (c *Call) Intend(detail string) error {
 	}
 	c.intended = true
 	return nil
+}
+
+// AboutProgram says for the audit what a request starts. Arguments may be secrets, so it has only their number.
+func AboutProgram(program string, arguments int) string {
+	return fmt.Sprintf("program %q with %d arguments", Bounded(program), arguments)
 }
 
 // IntendLater lets the handler take the connection over before it calls Intend, since the first

@@ -219,7 +219,7 @@ func TestE2BBadInput(t *testing.T) {
 	admin := s.unix()
 	defer admin.Close()
 	var entries v1.AuditList
-	if err := admin.Call(t.Context(), "GET", "/v1/audit?action=e2b.startProcess&sandbox="+made.SandboxID, nil, &entries); err != nil || len(entries.Entries) == 0 || !strings.Contains(entries.Entries[len(entries.Entries)-1].Detail, "/bin/echo hi") {
+	if err := admin.Call(t.Context(), "GET", "/v1/audit?action=e2b.startProcess&sandbox="+made.SandboxID, nil, &entries); err != nil || len(entries.Entries) == 0 || !strings.Contains(entries.Entries[len(entries.Entries)-1].Detail, "program \"/bin/echo\" with ") {
 		t.Errorf("the audit has %v, %v", entries.Entries, err)
 	}
 	call(204, "", "DELETE", one, "", "X-API-KEY", key)

@@ -173,7 +173,7 @@ func TestMicrosandboxRPCBadInput(t *testing.T) {
 		t.Fatal(err)
 	}
 	text, err := json.Marshal(entries)
-	if err != nil || !strings.Contains(string(text), "command.execute sh -c echo $A") || !strings.Contains(string(text), `"microsandbox/n"`) {
+	if err != nil || !strings.Contains(string(text), `command.execute program \"sh\" with 2 arguments`) || !strings.Contains(string(text), `"microsandbox/n"`) {
 		t.Errorf("the audit has %s, %v", text, err)
 	}
 	call(200, `Sandbox a stopped successfully`, "sandbox.stop", at(""), mine...)

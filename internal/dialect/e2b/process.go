@@ -121,7 +121,7 @@ type startRequest struct {
 }
 
 func (r *startRequest) about() string {
-	return strings.Join(append([]string{r.Process.Cmd}, r.Process.Args...), " ")
+	return gate.AboutProgram(r.Process.Cmd, len(r.Process.Args))
 }
 
 // events of processes.

@@ -114,7 +114,7 @@ func (op *operation) exec(m message) {
 		_ = ch.complain(op.id, errPayload, err.Error(), m.kind)
 		return
 	}
-	part, err := ch.begin(opExec, fmt.Sprintf("program %q with %d arguments", gate.Bounded(req.Cmd), len(req.Args)))
+	part, err := ch.begin(opExec, gate.AboutProgram(req.Cmd, len(req.Args)))
 	if err != nil {
 		ch.release(m.size)
 		op.fail(err)

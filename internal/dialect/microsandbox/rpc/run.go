@@ -108,7 +108,7 @@ type commandParams struct {
 }
 
 func (p *commandParams) about() string {
-	return strings.Join(append([]string{p.Command}, p.Args...), " ")
+	return gate.AboutProgram(p.Command, len(p.Args))
 }
 
 // commandResult is the outcome of a command.
