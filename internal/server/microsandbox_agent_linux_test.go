@@ -315,6 +315,9 @@ func TestAgentFiles(t *testing.T) {
 	const missing = "No such file or directory (os error 2)"
 	do(nil, "", "Mkdir", msi{"path": "/tmp/d/e", "mode": 0o750})
 	do(nil, "", "Mkdir", msi{"path": "/tmp/d/e"})
+	do("/x", "", "RealPath", msi{"path": strings.Repeat("../", 1000) + "x"})
+	do(nil, "realpath: File name too long (os error 36)", "RealPath", msi{"path": strings.Repeat("../", 2000)})
+	do(nil, "copy: File name too long (os error 36)", "Copy", msi{"src": strings.Repeat("../", 2000), "dst": "/tmp/x"})
 	write := func(path, content string, options msi) string {
 		t.Helper()
 		h, err := a.fs("OpenFile", msi{"path": path, "options": options})

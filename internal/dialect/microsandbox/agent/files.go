@@ -74,6 +74,11 @@ func (op *operation) files(m message) {
 		_ = ch.answer(op.id, nil, fmt.Errorf("the operation %.40q is not supported", name))
 		return
 	}
+	if max(len(in.Path), len(in.Src), len(in.Dst), len(in.Target), len(in.LinkPath)) > maxPath {
+		op.end()
+		_ = ch.answer(op.id, nil, errors.New(what.verb+": File name too long (os error 36)"))
+		return
+	}
 	records := what.records
 	if name == "OpenFile" && in.Options.changes() {
 		records = opChange

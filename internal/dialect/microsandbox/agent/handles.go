@@ -53,8 +53,6 @@ func (hs *handles) add(h *handle) (any, error) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	switch {
-	case len(h.path) > maxPath:
-		return nil, gate.Invalid("File name too long (os error 36)", "")
 	case len(hs.all) >= maxHandles:
 		return nil, &gate.Refusal{Code: errcode.QuotaExceeded, Message: fmt.Sprintf("too many open filesystem handles: %d", maxHandles)}
 	case hs.all == nil:
