@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -17,6 +18,9 @@ import (
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/dialect/microsandbox"
+	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/driver/linux"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/network"
 	"github.com/sandpit-dev/sandpit/internal/server"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
@@ -317,5 +321,37 @@ func TestMicrosandboxLogs(t *testing.T) {
 	s.e2bCall(t, 404, `"sandbox_not_found"`, "GET", logs, "", "Authorization", "Bearer "+s.keyOf("other", ""))
 	for _, path := range []string{"/v1/volumes", "/v1/volumes/default", "/v1/snapshots", "/v1/snapshots/by-name/x"} {
 		s.e2bCall(t, 501, `{"error":{"code":"unsupported"`, "GET", url+path, "", bearer...)
+	}
+}
+
+// oneUser is a driver whose sandboxes have one user, as those of an ordinary user without subordinate IDs.
+type oneUser struct{ *linux.Driver }
+
+func (d oneUser) Probe(ctx context.Context) driver.Capabilities {
+	c := d.Driver.Probe(ctx)
+	c.Features = maps.Clone(c.Features)
+	delete(c.Features, feature.Users)
+	return c
+}
+
+// A sandbox of an ordinary user has egress also where it can't have root inside.
+func TestMicrosandboxOneUser(t *testing.T) {
+	s := newServed(t)
+	at := testkit.Address(t)
+	s.settings.Listen = append(s.settings.Listen, server.Listen{Address: server.Address{Network: "tcp", Host: at}, Service: microsandbox.Name})
+	s.change = func(o *server.Options) {
+		o.Driver, o.Dialects, o.Network = oneUser{o.Driver.(*linux.Driver)}, []dialect.Dialect{microsandbox.New()}, network.InProcess{}
+	}
+	s.start()
+	key := s.makeKey(v1.NewKey{Namespace: "microsandbox", Format: "microsandbox"}).Secret
+	s.e2bCall(t, 201, `"status":"running"`, "POST", "http://"+at+"/v1/sandboxes?start=true", `{"name":"a","image":{"type":"oci","reference":"host"},"runtime":{"user":"nobody"}}`, "Authorization", "Bearer "+key)
+	c := s.with(key)
+	defer c.Close()
+	sb, err := c.Get(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e, err := sb.Egress(t.Context()); err != nil || e.Preset != sandpit.EgressPublic {
+		t.Errorf("its egress is %+v, %v", e, err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
@@ -351,16 +352,14 @@ func (c *call) create(in *newSandbox) (engine.Box, error) {
 	if err != nil {
 		return nil, err
 	}
-	may := func(err error) bool {
-		return !errors.Is(err, sandpit.ErrForbidden) && !errors.Is(err, sandpit.ErrUnsupported)
+	have := c.server.Features(c.Ctx)
+	spec.RootInside = spec.RootInside && have[feature.Users]
+	if asked = asked || len(spec.Secrets) > 0; !have[feature.Egress] && !asked {
+		spec.Egress = sandpit.Egress{}
 	}
 	sb, err := c.tenant().CreateFor(c.Ctx, spec, c.server.Name, data)
-	if !may(err) && !asked && len(spec.Secrets) == 0 {
+	if !asked && errors.Is(err, sandpit.ErrForbidden) {
 		spec.Egress = sandpit.Egress{} // if that was not the reason, the error is the same
-		sb, err = c.tenant().CreateFor(c.Ctx, spec, c.server.Name, data)
-	}
-	if !may(err) && spec.RootInside {
-		spec.RootInside = false // the same
 		sb, err = c.tenant().CreateFor(c.Ctx, spec, c.server.Name, data)
 	}
 	if err != nil {

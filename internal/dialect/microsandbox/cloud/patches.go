@@ -15,6 +15,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/gate"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 // patch is a change of files of a new sandbox, made by root before anybody else may use it. Parents that are missing are created.
@@ -140,11 +141,5 @@ func (p *patch) chmod(ctx context.Context, files sandpit.Files) error {
 	if p.Mode == nil {
 		return nil
 	}
-	mode := fs.FileMode(*p.Mode & 0o777)
-	for bit, is := range map[uint32]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
-		if *p.Mode&bit != 0 {
-			mode |= is
-		}
-	}
-	return files.Chmod(ctx, p.at(), mode)
+	return files.Chmod(ctx, p.at(), notation.ParseModeBits(uint64(*p.Mode)))
 }
