@@ -32,6 +32,8 @@ func testBashState(t *testing.T, e *env) {
 		{"set -ex; true", "", "++ true\n"},
 		{"false; echo on", "on\n", ""},
 		{"{ sleep 0; echo child; } & wait $!; for i in 1 2; do echo -n $i; done", "child\n12", ""},
+		{"alias for=false set=false printf=false eval=false", "", ""},
+		{"echo on", "on\n", ""},
 		{"exec 2>&1; echo one >&2", "one\n", ""},
 	} {
 		got := n.run(t, step.source)

@@ -221,6 +221,7 @@ func testCodeError(t *testing.T, e *env) {
 		name, value string
 		in, notIn   string
 	}{
+		"y = 'a\u2028b'\ny / 0":                {"TypeError", "", "line 2, in <module>\n    y / 0", "execute"},
 		"x = 1\nx / 0":                         {"ZeroDivisionError", "division by zero", "line 2, in <module>\n    x / 0", "execute"},
 		"def f():\n  raise KeyError('k')\nf()": {"KeyError", "'k'", "line 2, in f\n    raise KeyError('k')", "execute"},
 		"print('before'":                       {"SyntaxError", "", "print('before'", "compile"},
@@ -483,13 +484,15 @@ func testCodeChannel(t *testing.T, e *env) {
 	sb := coder(t, e)
 	runs(t, sb, "1")
 	for source, ended := range map[string]bool{
-		"import os\nos.close(1); os.close(2)":                                                                      false,
-		"import os\nos.dup2(os.open('/dev/null', os.O_RDWR), 1)":                                                   false,
-		"import sys\nsys.stdout = sys.stderr = None":                                                               false,
-		"import sys\nsys.modules.clear()":                                                                          false,
-		"import builtins\ndel builtins.print":                                                                      false,
-		"import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)":                                              false,
-		"import os, sys\nfor fd in range(3, 20):\n  try: os.write(fd, b'\\x00{}\\n[[\\n')\n  except OSError: pass": true,
+		"import os\nos.close(1); os.close(2)":                                                                       false,
+		"import os\nos.dup2(os.open('/dev/null', os.O_RDWR), 1)":                                                    false,
+		"import sys\nsys.stdout = sys.stderr = None":                                                                false,
+		"import sys\ndel sys.stdout, sys.stderr":                                                                    false,
+		"import json, os, select, signal\njson.dumps = os.getpid = os.write = select.select = signal.signal = None": false,
+		"import sys\nsys.modules.clear()":                                                                           false,
+		"import builtins\ndel builtins.print":                                                                       false,
+		"import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)":                                               false,
+		"import os, sys\nfor fd in range(3, 20):\n  try: os.write(fd, b'\\x00{}\\n[[\\n')\n  except OSError: pass":  true,
 	} {
 		must(t, sb.RestartContext(guarded(t), sandpit.Python))
 		got, err := runCode(guarded(t), sb, sandpit.Code{Source: source})

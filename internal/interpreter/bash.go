@@ -39,11 +39,11 @@ func bashGreeting(nonce string) string {
 // the lines of later runs could end the shell or be printed. No alias of the code takes part.
 func bashRun(begin, nonce string, code sandpit.Code) string {
 	var end, line strings.Builder
-	end.WriteString("{ for __sandpit_status in $?; do \\builtin set +ex")
+	end.WriteString("{ __sandpit_status=$?; \\builtin set +ex")
 	for _, fd := range []int{198, 199} {
 		fmt.Fprintf(&end, "; \\builtin printf '\\036%s\\036%%d %%d\\036' $__sandpit_status $__sandpit_run >&%d", nonce, fd)
 	}
-	end.WriteString("; done; } 2>/dev/null")
+	end.WriteString("; } 2>/dev/null")
 	fmt.Fprintf(&line, "PROMPT_COMMAND=%s; __sandpit_run=$((__sandpit_run + 1)); %s; %s; ", quoted(end.String()), bashMark(198, begin), bashMark(199, begin))
 	for _, entry := range code.Env {
 		name, value, _ := strings.Cut(entry, "=")

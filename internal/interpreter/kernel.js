@@ -389,7 +389,7 @@
   let last;
 
   function begin(request) {
-    const run = current = { request, name: `run-${++count}`, before: {}, session: new Session(), promise: null };
+    const run = current = { request, name: `run-${++count}`, before: Object.create(null), session: new Session(), promise: null };
     mark(request.begin);
     try {
       for (const entry of request.env ?? []) {

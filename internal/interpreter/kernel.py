@@ -7,6 +7,8 @@ import sys
 def kernel(setup):
     import ast, base64, builtins, importlib, io, json, linecache, os, select, signal, socket, time, traceback, types, __future__
 
+    # What the code may replace, and a run needs to end.
+    dumps, getpid, handle, ready_of, write = json.dumps, os.getpid, signal.signal, select.select, os.write
     max_line = setup["max_line"]
     pid, marks, listener = None, [1, 2], None
     main = types.ModuleType("__main__")
@@ -22,7 +24,7 @@ def kernel(setup):
     def send(message):
         """Sends a line. If that is too long, or can't be JSON, it returns False."""
         try:
-            line = json.dumps(message, default=str, allow_nan=False).encode() + b"\n"
+            line = dumps(message, default=str, allow_nan=False).encode() + b"\n"
         except (TypeError, ValueError, RecursionError):
             return False
         if len(line) > max_line:
@@ -36,15 +38,15 @@ def kernel(setup):
     def mark(nonce):
         """Marks a place in the output, and returns the sum of the numbers of the outputs that have it."""
         written = 0
-        for number, (fd, stream) in enumerate(zip(marks, (sys.stdout, sys.stderr)), 1):
+        for number, (fd, stream) in enumerate(zip(marks, ("stdout", "stderr")), 1):
             try:
-                stream.flush()
+                getattr(sys, stream).flush()
             except Exception:
                 pass
             text = b"\x1e" + nonce.encode() + b"\x1e"
             try:
                 while text:
-                    text = text[os.write(fd, text):]
+                    text = text[write(fd, text):]
                 written += number
             except OSError:
                 pass
@@ -206,7 +208,7 @@ def kernel(setup):
         return finish(value) if code.co_flags & 0x80 else value  # CO_COROUTINE
 
     def execute(source, name):
-        lines = source.splitlines(True)
+        lines = io.StringIO(source, newline=None).readlines()
         linecache.cache[name] = (len(source), None, lines, name)
         flags = state["flags"] | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST
         tree = compile(source, name, "exec", flags, dont_inherit=True)
@@ -249,7 +251,7 @@ def kernel(setup):
         for name, value in (entry.partition("=")[::2] for entry in request.get("env") or ()):
             before.setdefault(name, os.environ.get(name))
             os.environ[name] = value
-        signal.signal(signal.SIGINT, on_interrupt)
+        handle(2, on_interrupt)  # SIGINT
         error = leave = None
         try:
             try:
@@ -265,7 +267,7 @@ def kernel(setup):
             leave = e
         except BaseException as e:
             error = describe(e)
-        if os.getpid() != pid:  # a child of os.fork, which has nothing more to do
+        if getpid() != pid:  # a child of os.fork, which has nothing more to do
             for stream in (sys.stdout, sys.stderr):
                 try:
                     stream.flush()
@@ -305,7 +307,7 @@ def kernel(setup):
         conn, loop = state["conn"], state["loop"]
         wanted = [listener] + ([conn] if conn else [])
         if loop is None or loop.is_closed() or not __import__("asyncio").all_tasks(loop):
-            return select.select(wanted, [], [])[0]
+            return ready_of(wanted, [], [])[0]
         ready = []
         waiting = loop.create_future()
 
