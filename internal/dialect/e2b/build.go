@@ -111,7 +111,7 @@ func (b *build) ended() bool {
 }
 
 // add adds a build. It ends those of the same template that wait. If there are too many, the oldest ones that have ended make
-// room, or else those of the namespace that wait. The caller removes the sandboxes that are left of them.
+// room, or else those that wait, of the namespace or of one that has more. The caller removes the sandboxes that are left of them.
 func (bs *builds) add(b *build) (left []engine.Box, err error) {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
@@ -127,18 +127,19 @@ func (bs *builds) add(b *build) (left []engine.Box, err error) {
 		if own < 0 { // its client may have given up
 			own = slices.IndexFunc(bs.all, func(b *build) bool { return b.namespace == namespace && b.present() == statusWaiting })
 		}
-		any := slices.IndexFunc(bs.all, (*build).ended)
-		count := 0
+		count := map[string]int{}
 		for _, b := range bs.all {
-			if b.namespace == namespace {
-				count++
-			}
+			count[b.namespace]++
+		}
+		any := slices.IndexFunc(bs.all, (*build).ended)
+		if any < 0 {
+			any = slices.IndexFunc(bs.all, func(b *build) bool { return count[b.namespace] > count[namespace]+1 && b.present() == statusWaiting })
 		}
 		at := -1
 		switch {
-		case count >= maxBuildsOfOne && own < 0:
-			return nil, &gate.Refusal{Code: errcode.QuotaExceeded, Message: fmt.Sprintf("%d builds of this namespace are running", count), Hint: "wait until one has ended"}
-		case count >= maxBuildsOfOne:
+		case count[namespace] >= maxBuildsOfOne && own < 0:
+			return nil, &gate.Refusal{Code: errcode.QuotaExceeded, Message: fmt.Sprintf("%d builds of this namespace are running", count[namespace]), Hint: "wait until one has ended"}
+		case count[namespace] >= maxBuildsOfOne:
 			at = own
 		case len(bs.all) >= maxBuilds && any < 0:
 			return nil, &gate.Refusal{Code: errcode.Overloaded, Message: "too many templates are being built", Hint: "try again later", After: 10 * time.Second}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
@@ -84,6 +85,21 @@ func TestNewBuildsReplaceThoseThatWait(t *testing.T) {
 			want = "after the slow one"
 		}
 		placed("n", fmt.Sprint("more", i), want, fmt.Sprint(i))
+	}
+
+	// Namespaces with many that wait do not keep others out.
+	all = new(builds)
+	for i := range maxBuilds {
+		placed(fmt.Sprint("n", i/maxBuildsOfOne), fmt.Sprint("t", i%maxBuildsOfOne), "", fmt.Sprint("waits ", i))
+	}
+	for i := range 2 {
+		placed("new", fmt.Sprint("t", i), fmt.Sprint("waits ", i), "")
+	}
+	for _, b := range all.all {
+		b.status = statusBuilding
+	}
+	if _, err := all.add(&build{namespace: "newer", name: "t"}); errcode.Of(err) != errcode.Overloaded {
+		t.Errorf("where all run: %v", err)
 	}
 }
 
