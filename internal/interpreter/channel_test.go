@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -109,6 +111,42 @@ func TestLane(t *testing.T) {
 	if l.flush(); out.String() != "out\x1een" {
 		t.Errorf("of an output without its mark comes %q", out.String())
 	}
+}
+
+type pieces []string
+
+func (p *pieces) Write(b []byte) (int, error) {
+	*p = append(*p, string(b))
+	return len(b), nil
+}
+
+// A line whose end comes on its own is one piece, and one that has no end for long is passed on without it.
+func TestLanesPassLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got pieces
+		l := newLane(&got, "", "end", make(chan struct{}, 1))
+		for _, in := range []string{"1", "\n", "a\nb", "c\nd", "", "e", "", "f\x1e", "end\x1eg"} {
+			if in == "" {
+				time.Sleep(lineWait)
+				synctest.Wait()
+			}
+			_, _ = l.Write([]byte(in))
+		}
+		if want := (pieces{"1\n", "a\n", "bc\n", "d", "e", "f"}); !slices.Equal(got, want) {
+			t.Errorf("passed on %q, want %q", got, want)
+		}
+		got = nil
+		l = newLane(&got, "", "end", make(chan struct{}, 1))
+		for range 3 {
+			_, _ = l.Write(make([]byte, maxLineHeld/2+1))
+		}
+		if len(got) != 1 || len(got[0]) <= maxLineHeld {
+			t.Errorf("%d pieces of a line that is too long were passed on at once, want 1", len(got))
+		}
+		if l.flush(); len(got) != 2 {
+			t.Errorf("the flush left %d pieces, want 2", len(got))
+		}
+	})
 }
 
 // Only command lines of contexts are taken for contexts.

@@ -208,6 +208,10 @@ def kernel(setup):
         return finish(value) if code.co_flags & 0x80 else value  # CO_COROUTINE
 
     def execute(source, name):
+        first = next(filter(str.strip, source.split("\n")), "")
+        indent = first[:len(first) - len(first.lstrip(" \t"))]
+        if indent:  # of the whole block: it is removed, as notebooks have it
+            source = ("\n" + source).replace("\n" + indent, "\n")[1:]
         lines = io.StringIO(source, newline=None).readlines()
         linecache.cache[name] = (len(source), None, lines, name)
         flags = state["flags"] | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST

@@ -5,13 +5,19 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // lane passes one output of an interpreter on, from the mark that begins a run to the one that ends it.
-// What comes before belongs to no run: an earlier server began that, or threads print between runs.
+// What comes before belongs to no run: an earlier server began that, or threads print between runs. Lines
+// come in pieces, since Python writes the end of a line on its own: the rest of a line that follows soon is passed on
+// with its beginning.
 type lane struct {
-	to     io.Writer // nil: nothing is passed on
-	begin  []byte    // empty: it has begun
+	mu     sync.Mutex  // guards all but moved, marked and closed
+	to     io.Writer   // nil: nothing is passed on
+	line   []byte      // the beginning of a line that is not passed on yet, at most maxLineHeld
+	timer  *time.Timer // passes that on; nil: nothing is held
+	begin  []byte      // empty: it has begun
 	mark   []byte
 	held   []byte // what may be the begin of the mark
 	over   bool   // the mark has come
@@ -36,6 +42,8 @@ func markOf(nonce string) []byte { return []byte("\x1e" + nonce + "\x1e") }
 // Write takes output. It never fails: the process must not stop because nobody wants its output.
 func (l *lane) Write(b []byte) (int, error) {
 	n := len(b)
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if !l.over {
 		l.take(b)
 	} else {
@@ -63,6 +71,7 @@ func (l *lane) take(b []byte) {
 	}
 	if before, after, found := bytes.Cut(b, l.mark); found {
 		l.pass(before)
+		l.passLine()
 		l.over = true
 		if !l.texts {
 			close(l.marked)
@@ -102,14 +111,53 @@ const maxMarkText = maxEnv + 64<<10
 
 // flush passes on what was held when no more comes.
 func (l *lane) flush() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if !l.over && len(l.begin) == 0 {
 		l.pass(l.held)
+		l.passLine()
 		l.held = nil
 	}
 }
 
+const (
+	// lineWait is the longest time that the beginning of a line waits for its rest.
+	lineWait = 100 * time.Millisecond
+
+	// maxLineHeld bounds what waits, in bytes.
+	maxLineHeld = 64 << 10
+)
+
+// pass passes whole lines on, and holds what may become one.
 func (l *lane) pass(b []byte) {
 	if len(b) == 0 || l.to == nil || l.closed.Load() {
+		return
+	}
+	whole := bytes.LastIndexByte(b, '\n') + 1
+	if rest := len(b) - whole; rest > maxLineHeld || whole == 0 && len(l.line)+rest > maxLineHeld {
+		whole = len(b)
+	}
+	if whole > 0 {
+		l.line = append(l.line, b[:whole]...)
+		l.passLine()
+	}
+	if l.line = append(l.line, b[whole:]...); len(l.line) > 0 && l.timer == nil {
+		l.timer = time.AfterFunc(lineWait, func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.passLine()
+		})
+	}
+}
+
+// passLine passes on what is held.
+func (l *lane) passLine() {
+	if l.timer != nil {
+		l.timer.Stop()
+		l.timer = nil
+	}
+	b := l.line
+	if l.line = nil; len(b) == 0 || l.to == nil || l.closed.Load() {
 		return
 	}
 	if _, err := l.to.Write(b); err != nil {

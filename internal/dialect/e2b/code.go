@@ -164,7 +164,7 @@ func (t *text) flush() {
 type result struct {
 	Type       string            `json:"type"` // result
 	Main       bool              `json:"is_main_result"`
-	Text       string            `json:"text,omitempty"`
+	Text       *string           `json:"text,omitempty"`
 	HTML       string            `json:"html,omitempty"`
 	Markdown   string            `json:"markdown,omitempty"`
 	SVG        string            `json:"svg,omitempty"`
@@ -177,6 +177,18 @@ type result struct {
 	Data       json.RawMessage   `json:"data,omitempty"`
 	Chart      json.RawMessage   `json:"chart,omitempty"`
 	Extra      map[string]string `json:"extra,omitempty"`
+}
+
+// textOf returns the text of a value, or nil if it has none. E2B's server takes a pair of quotes off, so that the text
+// of a string is the string.
+func textOf(text string) *string {
+	if text == "" {
+		return nil
+	}
+	if n := len(text); n > 1 && (text[0] == '\'' || text[0] == '"') && text[n-1] == text[0] {
+		text = text[1 : n-1]
+	}
+	return &text
 }
 
 // codeError is the error of a run.
@@ -217,7 +229,7 @@ func runCode(c *call) error {
 		Stdout: stdout, Stderr: stderr,
 		Output: func(o sandpit.CodeOutput) {
 			_ = l.send(result{ // if the client has left, the call ends
-				Type: "result", Main: o.Main, Text: o.Text, HTML: o.HTML, Markdown: o.Markdown, SVG: o.SVG, LaTeX: o.LaTeX, JavaScript: o.JavaScript,
+				Type: "result", Main: o.Main, Text: textOf(o.Text), HTML: o.HTML, Markdown: o.Markdown, SVG: o.SVG, LaTeX: o.LaTeX, JavaScript: o.JavaScript,
 				PNG: o.PNG, JPEG: o.JPEG, PDF: o.PDF, JSON: o.JSON, Data: o.Data, Chart: o.Chart, Extra: o.Extra,
 			})
 		},

@@ -43,6 +43,10 @@ process.exit(0) // the SDK has timers left
 async function code() {
   const first = await sbx.runCode('x = 1; x += 1; x')
   assert.deepEqual([first.text, first.results.length, first.error], ['2', 1, undefined])
+  assert.equal((await sbx.runCode("'quoted'")).text, 'quoted')
+  const pieces = []
+  await sbx.runCode('print(1)', { onStdout: (m) => { pieces.push(m.line) } })
+  assert.deepEqual(pieces, ['1\n'])
   let seen = ''
   const second = await sbx.runCode('import sys\nprint("hü", x)\nprint("problem", file=sys.stderr)', { onStdout: (m) => { seen += m.line } })
   assert.deepEqual([second.logs.stdout.join(''), second.logs.stderr.join(''), seen, second.text], ['hü 2\n', 'problem\n', 'hü 2\n', undefined])
@@ -53,7 +57,7 @@ async function code() {
   assert.equal(rich.results[0].html, '<b>x</b>')
   const shown = (await sbx.runCode(figure)).results[0]
   assert.deepEqual([shown.png, shown.chart.type, shown.chart.title, shown.chart.elements], ['iVBORw==', 'pie', 'T', [{ label: 'u', angle: 90, radius: 1 }]])
-  assert.equal((await sbx.runCode('import os; os.environ["A"]', { envs: { A: 'b' } })).text, "'b'")
+  assert.equal((await sbx.runCode('import os; os.environ["A"]', { envs: { A: 'b' } })).text, 'b')
 
   await assert.rejects(sbx.runCode('import time; time.sleep(1000)', { timeoutMs: 2000 }), TimeoutError)
   assert.equal((await sbx.runCode('1 + 1')).text, '2')
@@ -64,7 +68,7 @@ async function code() {
 async function contexts() {
   const context = await sbx.createCodeContext({ cwd: '/tmp', language: 'python' })
   assert.deepEqual([context.language, context.cwd], ['python', '/tmp'])
-  assert.equal((await sbx.runCode('import os; y = 3; os.getcwd()', { context })).text, "'/tmp'")
+  assert.equal((await sbx.runCode('import os; y = 3; os.getcwd()', { context })).text, '/tmp')
   assert.equal((await sbx.runCode('x', { context })).error.name, 'NameError')
   await sbx.restartCodeContext(context)
   assert.equal((await sbx.runCode('y', { context })).error.name, 'NameError')
@@ -73,7 +77,7 @@ async function contexts() {
   assert.ok(!(await sbx.listCodeContexts()).some((c) => c.id === context.id))
   await assert.rejects(sbx.runCode('1', { context }), NotFoundError)
   const node = await sbx.createCodeContext({ cwd: '/tmp', language: 'javascript' })
-  assert.deepEqual([node.language, (await sbx.runCode('process.cwd()', { context: node })).text], ['javascript', "'/tmp'"])
+  assert.deepEqual([node.language, (await sbx.runCode('process.cwd()', { context: node })).text], ['javascript', '/tmp'])
 }
 
 async function languages() {
@@ -82,7 +86,7 @@ async function languages() {
   assert.equal((await sbx.runCode("import os from 'node:os'; const n = 2; n + os.EOL.length", { language: 'javascript' })).text, '3')
   assert.deepEqual((({ name, value }) => [name, value])((await sbx.runCode("throw new RangeError('r')", { language: 'js' })).error), ['RangeError', 'r'])
   const ts = await sbx.runCode('const s: string = "typed"; s', { language: 'ts' }) // which an older node can't
-  assert.ok(ts.text === "'typed'" || /can't run TypeScript/.test(ts.error.value), JSON.stringify(ts))
+  assert.ok(ts.text === 'typed' || /can't run TypeScript/.test(ts.error.value), JSON.stringify(ts))
   const r = await sbx.runCode('x <- 2\nplot(x)\nx + 1', { language: 'r' })
   assert.deepEqual([r.text, r.results.length, r.results[1].png.slice(0, 8), r.error], ['[1] 3', 2, 'iVBORw0K', undefined])
   assert.equal((await sbx.runCode('stop("no")', { language: 'r' })).error.value, 'no')

@@ -30,6 +30,12 @@ figure"""
 
 
 def code():
+    assert sbx.run_code("\n    import math\n    x = 5\n    x\n").text == "5"
+    assert [sbx.run_code(s).text for s in ("'a'", '"it\'s"', "''", "[\"'\"]")] == ["a", "it's", "", "[\"'\"]"]
+    pieces = []
+    for _ in range(5):
+        sbx.run_code("print(1)\nprint('a', 'b', flush=True)", on_stdout=lambda m: pieces.append(m.line))
+    assert "".join(pieces) == "1\na b\n" * 5 and all(p.endswith("\n") for p in pieces), pieces
     assert sbx.run_code("x = 1; x += 1; x").text == "2"
     seen = []
     second = sbx.run_code("import sys\nprint('hü', x)\nprint('problem', file=sys.stderr)", on_stdout=lambda m: seen.append(m.line))
@@ -40,7 +46,7 @@ def code():
     failed = sbx.run_code("1/0")
     assert (failed.error.name, failed.error.value) == ("ZeroDivisionError", "division by zero"), failed
     context = sbx.create_code_context(cwd="/tmp", language="python")
-    assert sbx.run_code("import os; os.getcwd()", context=context).text == "'/tmp'"
+    assert sbx.run_code("import os; os.getcwd()", context=context).text == "/tmp"
     if not hasattr(Sandbox, "list_code_contexts"):
         return  # in old versions
     assert context.id in [c.id for c in sbx.list_code_contexts()]
