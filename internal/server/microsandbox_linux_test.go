@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -68,14 +70,102 @@ func TestMicrosandboxClients(t *testing.T) {
 				}
 				if language == "javascript" {
 					// The SDK asks for a newer node than it needs, and ci for the packages of other platforms.
-					g.modules(npm, "install")
+					modules := g.modules(npm, "install")
 					compatible(t, g.printed(node, "scenario.mjs"))
+					programs, err := filepath.Glob(filepath.Join(modules, "@superradcompany/*/bin/msb"))
+					compatible(t, commandLine(t, programs, err, env(language+version+"-msb")))
 					return
 				}
-				compatible(t, g.printed(filepath.Join(g.venv(python), "python"), "-X", "faulthandler", "scenario.py"))
+				bin := g.venv(python)
+				compatible(t, g.printed(filepath.Join(bin, "python"), "-X", "faulthandler", "scenario.py"))
+				programs, err := filepath.Glob(filepath.Join(bin, "../lib/python3*/site-packages/microsandbox/_bundled/bin/msb"))
+				compatible(t, commandLine(t, programs, err, env(language+version+"-msb")))
 			})
 		}
 	}
+	t.Run("mcp", func(t *testing.T) {
+		g := newGenerator(t, "microsandbox-mcp", append(env("mcp"), "HOME="+t.TempDir()))
+		g.modules(npm, "install")
+		compatible(t, g.printed(node, "scenario.mjs"))
+	})
+}
+
+// commandLine runs the commands of the program msb in the native package of an SDK, and reports on each. What it does not have is
+// of other versions.
+func commandLine(t *testing.T, programs []string, err error, env []string) (report string) {
+	t.Helper()
+	if err != nil || len(programs) != 1 {
+		t.Fatalf("the native packages have the programs %q, %v", programs, err)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "up"), []byte("from the host"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run := func(args ...string) (out string, code int) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), programs[0], args...)
+		cmd.Dir, cmd.Env = dir, append(append(os.Environ(), env...), "HOME="+dir)
+		all, err := cmd.CombinedOutput()
+		if cmd.ProcessState == nil {
+			t.Fatal(err)
+		}
+		return string(all), cmd.ProcessState.ExitCode()
+	}
+	out, _ := run("--version")
+	version := strings.TrimPrefix(strings.Fields(out + " ? ?")[1], "v")
+	for _, c := range []struct {
+		args string // of msb; the first one is the command, and ~ is a space
+		code int
+		want string // in its output
+
+		status string // if it does not work
+	}{
+		{"create --name m -e FOO=bar microsandbox/python", 0, "", ""},
+		{"ls", 0, "running", ""},
+		{"status m", 0, "running", ""},
+		{"inspect m", 0, "running", ""},
+		{"exec m -- sh -c exit~3", 3, "", ""},
+		{"exec m -- printenv FOO", 0, "bar\n", ""},
+		{"cp DIR/up m:/tmp/up", 0, "", ""},
+		{"exec m -- cat /tmp/up", 0, "from the host", ""},
+		{"cp m:/tmp/up DIR/down", 0, "", ""},
+		{"stop m", 0, "Stopped", ""},
+		{"start m", 0, "Started", ""},
+		{"restart m", 0, "Stopped", ""},
+		{"run --name once microsandbox/python -- echo once", 0, "once\n", ""},
+		{"rm -f once", 0, "Removed", ""},
+		{"exec once -- true", 1, "not found", ""},
+		{"logs m", 1, "logs", "refused by the client: local only"},
+		{"ping m", 1, "not supported by this backend", "refused by the client: local only"},
+		{"touch m", 1, "not supported by this backend", "refused by the client: local only"},
+		{"metrics m", 1, "local backend", "refused by the client: local only"},
+		{"image ls", 1, "local backend", "refused by the client: local only"},
+		{"pull x", 1, "local backend", "refused by the client: local only"},
+		{"volume ls", 1, "501: GET /v1/volumes: volumes are not supported by this server", "not yet: volumes"},
+		{"snapshot ls", 1, "snapshot", "not yet: snapshots"},
+		{"rm -f m", 0, "Removed", ""},
+	} {
+		args := strings.Fields(c.args)
+		for i, a := range args {
+			args[i] = strings.NewReplacer("~", " ", "DIR", dir).Replace(a)
+		}
+		out, code := run(args...)
+		if code != c.code || !strings.Contains(out, c.want) {
+			t.Errorf("msb %s %s: %d %q, want %d %q", version, c.args, code, out, c.code, c.want)
+		}
+		status := c.status
+		if status == "" {
+			status = "works"
+		}
+		if args[0] == "snapshot" && !strings.Contains(out, "501: GET /v1/snapshots: snapshots are not supported by this server") {
+			status = "refused by the client: local only" // until 0.6
+		}
+		report += fmt.Sprintf(`{"client":"microsandbox (msb)","version":%q,"method":"msb %s","status":%q}`+"\n", version, args[0], status)
+	}
+	if down, err := os.ReadFile(filepath.Join(dir, "down")); err != nil || string(down) != "from the host" {
+		t.Errorf("copied %q, %v", down, err)
+	}
+	return report
 }
 
 // Values of secrets are used, and stored nowhere in clear: programs in the sandbox have placeholders.
