@@ -13,6 +13,7 @@ var bashProperties = []property{
 	{"bash keeps variables, functions and the working directory", testBashState},
 	{"a status of bash other than 0 is an error", testBashStatus},
 	{"bash that ends says why, and the next run begins afresh", testBashEnds},
+	{"bash that is out of memory says so, and the next run begins afresh", testBashMemory},
 	{"a timeout interrupts bash, which keeps the state", testBashTimeout},
 	{"a language without contexts runs code and says that it keeps no state", testStateless},
 	{"what bash does to its outputs and its input does not hold RunCode up", testBashOutputs},
@@ -52,11 +53,7 @@ func testBashState(t *testing.T, e *env) {
 	if got := n.run(t, "echo $A"); got.stdout != "\n" {
 		t.Errorf("after that run the variable is %q", got.stdout)
 	}
-	const size = 8 << 20
-	got = n.run(t, "head -c 8388608 /dev/zero")
-	if len(got.stdout) != size || got.Truncated {
-		t.Errorf("%d bytes of %d came: %+v", len(got.stdout), size, got.CodeResult)
-	}
+	n.long(t, "head -c 8388608 /dev/zero | tr '\\0' x")
 }
 
 func testBashStatus(t *testing.T, e *env) {
@@ -84,33 +81,23 @@ func testBashStatus(t *testing.T, e *env) {
 }
 
 func testBashEnds(t *testing.T, e *env) {
-	n := program(t, e, "bash", sandpit.Bash)
-	for _, step := range []struct{ source, why string }{
+	program(t, e, "bash", sandpit.Bash).ends(t, "x=1", "echo -n \"<$x>\"", "<>", []end{
 		{"echo -n last; exit 3", "the interpreter exited with code 3"},
 		{"set -e; echo -n last; (exit 4); echo not", "the interpreter exited with code 4"},
 		{"echo -n last; exec sh -c 'exit 5'", "the interpreter exited with code 5"},
 		{"echo -n last; kill -SEGV $$", "the interpreter was killed by signal 11 (segmentation fault)"},
-	} {
-		if got := n.run(t, "x=1"); !got.Success() {
-			t.Errorf("%+v", got)
-		}
-		got := n.run(t, step.source)
-		if got.Ended != step.why || got.stdout != "last" || got.Success() || got.Error != nil {
-			t.Errorf("%q: %+v", step.source, got)
-		}
-		got = n.run(t, "echo \"<$x>\"")
-		if !got.Success() || got.stdout != "<>\n" || !strings.HasSuffix(got.Restarted, step.why) || got.Run != 1 {
-			t.Errorf("after %q: %+v", step.source, got)
-		}
-	}
+	})
+}
+
+func testBashMemory(t *testing.T, e *env) {
+	program(t, e, "bash", sandpit.Bash).memory(t, e, "x=1", "echo last; y=$(head -c 1073741824 /dev/zero | tr '\\0' y)", "echo -n \"<$x>\"", "<>")
 }
 
 func testBashTimeout(t *testing.T, e *env) {
 	n := program(t, e, "bash", sandpit.Bash)
 	n.run(t, "x=1")
 	for _, source := range []string{"while true; do :; done", "sleep 1000", "f() { while true; do sleep 1000; done; }; f", "sleep 1000 & wait"} {
-		got := runsIn(t, n.sb, sandpit.Code{Source: source, Timeout: 200 * time.Millisecond, Language: n.language})
-		if !got.TimedOut || got.Ended != "" || got.Success() || got.Error == nil || got.Error.Value != "130" {
+		if got := n.late(t, source); got.Error == nil || got.Error.Value != "130" {
 			t.Errorf("%q: %+v, error %+v", source, got, got.Error)
 		}
 	}

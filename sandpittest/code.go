@@ -46,19 +46,145 @@ func (c coded) text() string {
 	return strings.Join(all, "|")
 }
 
+// speaker is a sandbox that runs code in a language.
+type speaker struct {
+	sb       sandpit.Sandbox
+	language string
+}
+
+// program returns a sandbox with a program of the host image, which runs code of a language.
+func program(t *testing.T, e *env, name, language string) speaker {
+	t.Helper()
+	sb := e.sandbox(t, sandpit.Spec{})
+	if !run(t, sb, sandpit.Command{Script: "command -v " + name}).Success() {
+		if _, err := exec.LookPath(name); err == nil && state(t, sb, sandpit.StateRunning).Image == "host" {
+			t.Fatalf("%s of this machine is not in the sandbox", name)
+		}
+		_, err := sb.RunCode(guarded(t), sandpit.Code{Source: "1", Language: language})
+		wantKind(t, err, sandpit.ErrNotFound)
+		t.Skipf("the image has no %s to run code: a machine that has one runs this in its host image", name)
+	}
+	return speaker{sb, language}
+}
+
+func python(t *testing.T, e *env) speaker {
+	t.Helper()
+	return program(t, e, "python3", sandpit.Python)
+}
+
 // coder returns a sandbox with python3.
 func coder(t *testing.T, e *env) sandpit.Sandbox {
 	t.Helper()
-	sb := e.sandbox(t, sandpit.Spec{})
-	if !run(t, sb, sandpit.Command{Script: "command -v python3"}).Success() {
-		if _, err := exec.LookPath("python3"); err == nil && state(t, sb, sandpit.StateRunning).Image == "host" {
-			t.Fatal("python3 of this machine is not in the sandbox")
+	return python(t, e).sb
+}
+
+// run runs code in the default context of the language.
+func (n speaker) run(t *testing.T, source string) coded {
+	t.Helper()
+	return runsIn(t, n.sb, sandpit.Code{Source: source, Language: n.language})
+}
+
+// step is code with the text of its value.
+type step struct{ source, text string }
+
+// steps runs code whose values are displayed.
+func (n speaker) steps(t *testing.T, all []step) {
+	t.Helper()
+	for i, step := range all {
+		got := n.run(t, step.source)
+		if !got.Success() || got.text() != step.text || got.stdout+got.stderr != "" || got.Run != i+1 || got.Context != n.language || got.Restarted != "" {
+			t.Errorf("%q: %+v, error %+v", step.source, got, got.Error)
 		}
-		_, err := sb.RunCode(guarded(t), sandpit.Code{Source: "1"})
-		wantKind(t, err, sandpit.ErrNotFound)
-		t.Skip("the image has no python3 to run code: a machine that has one runs this in its host image")
+		if len(got.outputs) > 0 && !got.outputs[0].Main {
+			t.Errorf("%q: its value is not the main output", step.source)
+		}
 	}
-	return sb
+}
+
+// variable runs code that uses the variable A, with that, and then code that displays nothing without it.
+func (n speaker) variable(t *testing.T, source, text, without string) {
+	t.Helper()
+	if got := runsIn(t, n.sb, sandpit.Code{Source: source, Env: []string{"A=b=c"}, Language: n.language}); got.text() != text {
+		t.Errorf("with a variable: %+v, error %+v", got, got.Error)
+	}
+	if got := n.run(t, without); got.text() != "" {
+		t.Errorf("after that run the variable is %q", got.text())
+	}
+}
+
+// long runs code that prints 8 MiB of x, and then code that prints nothing.
+func (n speaker) long(t *testing.T, source string) {
+	t.Helper()
+	const size = 8 << 20
+	if got := n.run(t, source); len(got.stdout) != size || got.Truncated || strings.Trim(got.stdout, "x") != "" {
+		t.Errorf("%d bytes of %d came: %+v", len(got.stdout), size, got.CodeResult)
+	}
+	if got := n.run(t, ""); got.stdout != "" {
+		t.Errorf("the next run has %q", got.stdout)
+	}
+}
+
+// mistake is the error of code, and what is in its traceback and what is not.
+type mistake struct{ name, value, in, notIn string }
+
+// mistakes runs code that fails.
+func (n speaker) mistakes(t *testing.T, all map[string]mistake) {
+	t.Helper()
+	for source, want := range all {
+		got := n.run(t, source)
+		if er := got.Error; er == nil || er.Name != want.name || !strings.Contains(er.Value, want.value) || !strings.Contains(er.Traceback, want.in) ||
+			want.notIn != "" && strings.Contains(er.Traceback, want.notIn) || got.Ended != "" || got.Success() {
+			t.Errorf("%q: %+v, error %+v", source, got, got.Error)
+		}
+	}
+}
+
+// end is code that prints "last" and ends its interpreter.
+type end struct{ source, why string }
+
+// ends runs code that ends the interpreter. set sets a state, and lost shows as none that it is lost.
+func (n speaker) ends(t *testing.T, set, lost, none string, all []end) {
+	t.Helper()
+	for _, end := range all {
+		if got := n.run(t, set); !got.Success() {
+			t.Errorf("%+v", got)
+		}
+		got := n.run(t, end.source)
+		if got.Ended != end.why || got.stdout != "last" || got.Success() || got.Error != nil || strings.Contains(end.source, "display") != (got.text() == "'shown'") {
+			t.Errorf("%q: %+v, error %+v", end.source, got, got.Error)
+		}
+		got = n.run(t, lost)
+		if !got.Success() || got.text()+got.stdout != none || !strings.HasSuffix(got.Restarted, end.why) || got.Run != 1 {
+			t.Errorf("after %q: %+v", end.source, got)
+		}
+	}
+}
+
+// memory runs code that prints "last" and then takes 1 GiB, in a sandbox that has less. See ends. It returns the
+// sandbox.
+func (n speaker) memory(t *testing.T, e *env, set, take, lost, none string) speaker {
+	t.Helper()
+	e.need(t, feature.Memory)
+	n.sb = e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Memory: 128 << 20}})
+	n.run(t, set)
+	got := n.run(t, take)
+	if !strings.HasSuffix(got.Ended, "out of memory") || got.stdout != "last\n" || got.Success() {
+		t.Errorf("%+v", got)
+	}
+	if got = n.run(t, lost); got.text()+got.stdout != none || !strings.HasSuffix(got.Restarted, "out of memory") {
+		t.Errorf("after that: %+v", got)
+	}
+	return n
+}
+
+// late runs code until its timeout, at which it is interrupted.
+func (n speaker) late(t *testing.T, source string) coded {
+	t.Helper()
+	got := runsIn(t, n.sb, sandpit.Code{Source: source, Timeout: 200 * time.Millisecond, Language: n.language})
+	if !got.TimedOut || got.Ended != "" || got.Success() {
+		t.Errorf("%q: %+v, error %+v", source, got, got.Error)
+	}
+	return got
 }
 
 // runCode runs code and collects its output.
@@ -95,8 +221,8 @@ func runsIn(t *testing.T, sb sandpit.Sandbox, code sandpit.Code) coded {
 }
 
 func testCodeState(t *testing.T, e *env) {
-	sb := coder(t, e)
-	for i, step := range []struct{ source, text string }{
+	n := python(t, e)
+	n.steps(t, []step{
 		{"x = 20\ndef f(n):\n    return n + 1\n\nclass A:\n\n    def g(self): return 'ü'", ""},
 		{"x + f(x) + 1", "42"},
 		{"import math\nmath.floor(2.5); x", "20"},
@@ -108,26 +234,13 @@ func testCodeState(t *testing.T, e *env) {
 		{"import pickle\npickle.loads(pickle.dumps(A())).g()", "'ü'"},
 		{"from __future__ import annotations", ""},
 		{"def h(a: missing): pass\nh.__annotations__['a']", "'missing'"},
-	} {
-		got := runs(t, sb, step.source)
-		if !got.Success() || got.text() != step.text || got.stdout+got.stderr != "" || got.Run != i+1 || got.Context != sandpit.Python || got.Restarted != "" {
-			t.Errorf("%q: %+v", step.source, got)
-		}
-		if len(got.outputs) > 0 && !got.outputs[0].Main {
-			t.Errorf("%q: its value is not the main output", step.source)
-		}
-	}
-	got := runsIn(t, sb, sandpit.Code{Source: "import os\nos.environ['A'], x", Env: []string{"A=b=c"}})
-	if got.text() != "('b=c', 20)" {
-		t.Errorf("with a variable: %+v", got)
-	}
-	if got := runs(t, sb, "os.environ.get('A')"); got.text() != "" {
-		t.Errorf("after that run the variable is %q", got.text())
-	}
+	})
+	n.variable(t, "import os\nos.environ['A'], x", "('b=c', 20)", "os.environ.get('A')")
 }
 
 func testCodeOutput(t *testing.T, e *env) {
-	sb := coder(t, e)
+	n := python(t, e)
+	sb := n.sb
 	got := runs(t, sb, `
 import os, subprocess, sys, threading
 print("one")
@@ -156,14 +269,7 @@ os.write(1, b"\xff")
 		}
 		break
 	}
-	const size = 8 << 20
-	got = runs(t, sb, "for i in range(128): os.write(1, b'x' * 65536)")
-	if len(got.stdout) != size || got.Truncated || strings.Trim(got.stdout, "x") != "" {
-		t.Errorf("%d bytes of %d came: %+v", len(got.stdout), size, got.CodeResult)
-	}
-	if got := runs(t, sb, "1"); got.stdout != "" {
-		t.Errorf("the next run has %q", got.stdout)
-	}
+	n.long(t, "for i in range(128): os.write(1, b'x' * 65536)")
 }
 
 // sent sends what is written to it.
@@ -216,11 +322,8 @@ All()
 }
 
 func testCodeError(t *testing.T, e *env) {
-	sb := coder(t, e)
-	for source, want := range map[string]struct {
-		name, value string
-		in, notIn   string
-	}{
+	n := python(t, e)
+	n.mistakes(t, map[string]mistake{
 		"y = 'a\u2028b'\ny / 0":                {"TypeError", "", "line 2, in <module>\n    y / 0", "execute"},
 		"x = 1\nx / 0":                         {"ZeroDivisionError", "division by zero", "line 2, in <module>\n    x / 0", "execute"},
 		"def f():\n  raise KeyError('k')\nf()": {"KeyError", "'k'", "line 2, in f\n    raise KeyError('k')", "execute"},
@@ -229,14 +332,8 @@ func testCodeError(t *testing.T, e *env) {
 		"class E(Exception):\n  def __str__(self): raise self\nraise E": {"E", "(its text can't be made)", "", ""},
 		"def r(): r()\nr()": {"RecursionError", "", "Recursion", "execute"},
 		"await 1":           {"TypeError", "", "await 1", "evaluate"},
-	} {
-		got := runs(t, sb, source)
-		if er := got.Error; er == nil || er.Name != want.name || !strings.Contains(er.Value, want.value) || !strings.Contains(er.Traceback, want.in) ||
-			want.notIn != "" && strings.Contains(er.Traceback, want.notIn) || got.Ended != "" || got.Success() {
-			t.Errorf("%q: %+v, error %+v", source, got, er)
-		}
-	}
-	if got := runs(t, sb, "x"); got.text() != "1" {
+	})
+	if got := n.run(t, "x"); got.text() != "1" {
 		t.Errorf("after the errors x is %q", got.text())
 	}
 }
@@ -276,25 +373,14 @@ func testCodeInput(t *testing.T, e *env) {
 }
 
 func testCodeEnds(t *testing.T, e *env) {
-	sb := coder(t, e)
-	for _, step := range []struct{ source, why string }{
+	n := python(t, e)
+	sb := n.sb
+	n.ends(t, "x = 1", "'x' in globals()", "False", []end{
 		{"print('last', end='')\nexit(3)", "the interpreter exited with code 3"},
 		{"import os\nos.write(1, b'last')\nos._exit(4)", "the interpreter exited with code 4"},
 		{"import os, signal\nos.write(1, b'last')\nos.kill(os.getpid(), signal.SIGSEGV)", "the interpreter was killed by signal 11 (segmentation fault)"},
 		{"import os\nif os.fork() == 0:\n  import time\n  time.sleep(1000)\nos.write(1, b'last')\nos._exit(5)", "the interpreter exited with code 5"},
-	} {
-		if got := runs(t, sb, "x = 1"); !got.Success() {
-			t.Errorf("%+v", got)
-		}
-		got := runs(t, sb, step.source)
-		if got.Ended != step.why || got.stdout != "last" || got.Success() || got.Error != nil {
-			t.Errorf("%q: %+v", step.source, got)
-		}
-		got = runs(t, sb, "'x' in globals()")
-		if !got.Success() || got.text() != "False" || !strings.HasSuffix(got.Restarted, step.why) || got.Run != 1 {
-			t.Errorf("after %q: %+v", step.source, got)
-		}
-	}
+	})
 	// A child that comes back from the code does not go on as the interpreter.
 	got := runs(t, sb, "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\nprint('parent' if pid else 'child')")
 	if !got.Success() || got.stdout != "child\nparent\n" {
@@ -306,34 +392,21 @@ func testCodeEnds(t *testing.T, e *env) {
 }
 
 func testCodeMemory(t *testing.T, e *env) {
-	e.need(t, feature.Memory)
-	coder(t, e)
-	sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Memory: 96 << 20}})
-	runs(t, sb, "x = 1")
-	got := runs(t, sb, "print('last', flush=True)\ny = b'x' * (1 << 30)")
-	if !strings.HasSuffix(got.Ended, "out of memory") || got.stdout != "last\n" || got.Success() {
-		t.Errorf("%+v", got)
-	}
-	if got = runs(t, sb, "'x' in globals()"); got.text() != "False" || !strings.HasSuffix(got.Restarted, "out of memory") {
-		t.Errorf("after that: %+v", got)
-	}
+	sb := python(t, e).memory(t, e, "x = 1", "print('last', flush=True)\ny = b'x' * (1 << 30)", "'x' in globals()", "False").sb
 	// A child that is killed is the code's own matter.
-	got = runs(t, sb, "import subprocess\nsubprocess.run(['tail', '/dev/zero']).returncode")
+	got := runs(t, sb, "import subprocess\nsubprocess.run(['tail', '/dev/zero']).returncode")
 	if !got.Success() || got.text() != "-9" {
 		t.Errorf("of a child: %+v", got)
 	}
 }
 
 func testCodeTimeout(t *testing.T, e *env) {
-	sb := coder(t, e)
-	runs(t, sb, "x = 1\nimport os, time")
+	n := python(t, e)
+	n.run(t, "x = 1\nimport os, time")
 	for _, source := range []string{"while True: pass", "time.sleep(1000)", "os.system('sleep 1000')", "import asyncio\nawait asyncio.sleep(1000)"} {
-		got := runsIn(t, sb, sandpit.Code{Source: source, Timeout: 200 * time.Millisecond})
-		if !got.TimedOut || got.Ended != "" || got.Success() {
-			t.Errorf("%q: %+v", source, got)
-		}
+		n.late(t, source)
 	}
-	if got := runs(t, sb, "x"); got.text() != "1" {
+	if got := n.run(t, "x"); got.text() != "1" {
 		t.Errorf("after interrupts x is %q", got.text())
 	}
 }

@@ -1,7 +1,6 @@
 package sandpittest
 
 import (
-	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -19,46 +18,21 @@ var javascriptProperties = []property{
 	{"an error outside of runs does not end JavaScript, and is printed", testNodeUncaught},
 	{"input of JavaScript is at its end", testNodeInput},
 	{"JavaScript that ends says why, and the next run begins afresh", testNodeEnds},
+	{"JavaScript whose heap is full says so, and the next run begins afresh", testNodeHeap},
+	{"JavaScript that is out of memory says so, and the next run begins afresh", testNodeMemory},
 	{"a timeout interrupts JavaScript, which keeps the state", testNodeTimeout},
 	{"TypeScript runs if node can strip its types, and else the error says what it needs", testTypeScript},
 	{"what JavaScript does to its channel does not hold RunCode up", testNodeChannel},
 }
 
-// nodes is a sandbox that runs code in a language of node.
-type nodes struct {
-	sb       sandpit.Sandbox
-	language string
-}
-
-// program returns a sandbox with a program of the host image, which runs code of a language.
-func program(t *testing.T, e *env, name, language string) nodes {
-	t.Helper()
-	sb := e.sandbox(t, sandpit.Spec{})
-	if !run(t, sb, sandpit.Command{Script: "command -v " + name}).Success() {
-		if _, err := exec.LookPath(name); err == nil && state(t, sb, sandpit.StateRunning).Image == "host" {
-			t.Fatalf("%s of this machine is not in the sandbox", name)
-		}
-		_, err := sb.RunCode(guarded(t), sandpit.Code{Source: "1", Language: language})
-		wantKind(t, err, sandpit.ErrNotFound)
-		t.Skipf("the image has no %s to run code: a machine that has one runs this in its host image", name)
-	}
-	return nodes{sb, language}
-}
-
-func node(t *testing.T, e *env) nodes {
+func node(t *testing.T, e *env) speaker {
 	t.Helper()
 	return program(t, e, "node", sandpit.JavaScript)
 }
 
-// run runs code in the default context of the language.
-func (n nodes) run(t *testing.T, source string) coded {
-	t.Helper()
-	return runsIn(t, n.sb, sandpit.Code{Source: source, Language: n.language})
-}
-
 func testNodeState(t *testing.T, e *env) {
 	n := node(t, e)
-	for i, step := range []struct{ source, text string }{
+	n.steps(t, []step{
 		{"const x = 20; let l = 1; class A { g() { return 'ü' } }; function f(n) { return n + 1 }", ""},
 		{"x + f(x) + l", "42"},
 		{"const x = 21; let l = 2; class A { g() { return 'üü' } }", ""},
@@ -77,23 +51,9 @@ func testNodeState(t *testing.T, e *env) {
 		{"_", "5"},
 		{"10n ** 20n", "100000000000000000000n"},
 		{"var ticks = 0; const timer = setInterval(() => ticks++, 1)", ""},
-	} {
-		got := n.run(t, step.source)
-		if !got.Success() || got.text() != step.text || got.stdout+got.stderr != "" || got.Run != i+1 || got.Context != sandpit.JavaScript || got.Restarted != "" {
-			t.Errorf("%q: %+v, error %+v", step.source, got, got.Error)
-		}
-		if len(got.outputs) > 0 && !got.outputs[0].Main {
-			t.Errorf("%q: its value is not the main output", step.source)
-		}
-	}
+	})
 	eventually(t, "timers go on between runs", func() bool { return n.run(t, "ticks > 20").text() == "true" })
-	got := runsIn(t, n.sb, sandpit.Code{Source: "await null; process.env.A + x", Env: []string{"A=b=c"}, Language: n.language})
-	if got.text() != "'b=c21'" {
-		t.Errorf("with a variable: %+v", got)
-	}
-	if got := n.run(t, "process.env.A"); got.text() != "" {
-		t.Errorf("after that run the variable is %q", got.text())
-	}
+	n.variable(t, "await null; process.env.A + x", "'b=c21'", "process.env.A")
 }
 
 func testNodeOutput(t *testing.T, e *env) {
@@ -113,14 +73,7 @@ require('fs').writeSync(1, Buffer.from([0xff]));
 	if want := "one { a: 1 }\ntwo\nthreefour\n\xff"; !got.Success() || got.stdout != want || got.stderr != "warn\nfive\n" {
 		t.Errorf("%+v, error %+v", got, got.Error)
 	}
-	const size = 8 << 20
-	got = n.run(t, "for (let i = 0; i < 128; i++) process.stdout.write('x'.repeat(65536))")
-	if len(got.stdout) != size || got.Truncated || strings.Trim(got.stdout, "x") != "" {
-		t.Errorf("%d bytes of %d came: %+v", len(got.stdout), size, got.CodeResult)
-	}
-	if got := n.run(t, "1"); got.stdout != "" {
-		t.Errorf("the next run has %q", got.stdout)
-	}
+	n.long(t, "for (let i = 0; i < 128; i++) process.stdout.write('x'.repeat(65536))")
 }
 
 func testNodeFormats(t *testing.T, e *env) {
@@ -196,10 +149,7 @@ func testNodeModules(t *testing.T, e *env) {
 
 func testNodeError(t *testing.T, e *env) {
 	n := node(t, e)
-	for source, want := range map[string]struct {
-		name, value string
-		in, notIn   string
-	}{
+	n.mistakes(t, map[string]mistake{
 		"var x = 1\nx()": {"TypeError", "x is not a function", "run-", "inspector"},
 		"function f() {\n  throw new RangeError('r')\n}\nf()": {"RangeError", "r", "throw new RangeError('r')", "[stdin]"},
 		"await null\nthrow new Error('late')":                 {"Error", "late", "throw new Error('late')", "[stdin]"},
@@ -212,13 +162,7 @@ func testNodeError(t *testing.T, e *env) {
 		"function r() { r() }; r()":                             {"RangeError", "Maximum call stack", "", ""},
 		"throw new Error('outer', {cause: new Error('inner')})": {"Error", "outer", "inner", "[stdin]"},
 		"require('fs').readFileSync('/nonexistent')":            {"Error", "ENOENT", "readFileSync", "[stdin]"},
-	} {
-		got := n.run(t, source)
-		if er := got.Error; er == nil || er.Name != want.name || !strings.Contains(er.Value, want.value) || !strings.Contains(er.Traceback, want.in) ||
-			want.notIn != "" && strings.Contains(er.Traceback, want.notIn) || got.Ended != "" || got.Success() {
-			t.Errorf("%q: %+v, error %+v", source, got, got.Error)
-		}
-	}
+	})
 	if got := n.run(t, "x"); got.text() != "1" {
 		t.Errorf("after the errors x is %q", got.text())
 	}
@@ -255,27 +199,38 @@ for await (const line of require('readline').createInterface({input: process.std
 }
 
 func testNodeEnds(t *testing.T, e *env) {
-	n := node(t, e)
-	for _, step := range []struct{ source, why string }{
+	node(t, e).ends(t, "var x = 1", "'x' in globalThis", "false", []end{
 		{"process.stdout.write('last'); process.exit(3)", "the interpreter exited with code 3"},
 		{"process.stdout.write('last'); setTimeout(() => process.exit(4)); await new Promise(() => {})", "the interpreter exited with code 4"},
 		{"process.stdout.write('last'); process.abort()", "the interpreter was killed by signal 6 (aborted)"},
 		{"process.stdout.write('last'); process.kill(process.pid, 'SIGSEGV'); while (true);", "the interpreter was killed by signal 11 (segmentation fault)"},
 		{"process.stdout.write('last'); require('child_process').spawn('sleep', ['1000'], {stdio: 'inherit'}); process.exit(5)", "the interpreter exited with code 5"},
 		{"display('shown'); process.stdout.write('last'); process.reallyExit(6)", "the interpreter exited with code 6"},
-	} {
-		if got := n.run(t, "var x = 1"); !got.Success() {
-			t.Errorf("%+v", got)
-		}
-		got := n.run(t, step.source)
-		if got.Ended != step.why || got.stdout != "last" || got.Success() || got.Error != nil || strings.Contains(step.source, "display") != (got.text() == "'shown'") {
-			t.Errorf("%q: %+v, error %+v", step.source, got, got.Error)
-		}
-		got = n.run(t, "'x' in globalThis")
-		if !got.Success() || got.text() != "false" || !strings.HasSuffix(got.Restarted, step.why) || got.Run != 1 {
-			t.Errorf("after %q: %+v", step.source, got)
-		}
+	})
+}
+
+// A heap of node has a limit of its own, below that of the sandbox.
+func testNodeHeap(t *testing.T, e *env) {
+	n := node(t, e)
+	_, err := n.sb.CreateContext(guarded(t), sandpit.NewContext{ID: "small", Language: n.language, Env: []string{"NODE_OPTIONS=--max-old-space-size=32"}})
+	must(t, err)
+	run := func(source string) coded {
+		t.Helper()
+		return runsIn(t, n.sb, sandpit.Code{Source: source, Context: "small"})
 	}
+	run("var x = 1")
+	const why = "the interpreter was killed by signal 6 (aborted)"
+	got := run("process.stdout.write('last'); const all = []; while (true) all.push(new Array(1000).fill(0.5))")
+	if got.Ended != why || !strings.HasPrefix(got.stdout, "last") || !strings.Contains(got.stderr, "heap out of memory") || got.Success() {
+		t.Errorf("%+v", got)
+	}
+	if got = run("'x' in globalThis"); got.text() != "false" || !strings.HasSuffix(got.Restarted, why) {
+		t.Errorf("after that: %+v", got)
+	}
+}
+
+func testNodeMemory(t *testing.T, e *env) {
+	node(t, e).memory(t, e, "var x = 1", "console.log('last'); const y = Buffer.alloc(1 << 30, 1)", "'x' in globalThis", "false")
 }
 
 func testNodeTimeout(t *testing.T, e *env) {
@@ -293,8 +248,7 @@ func testNodeTimeout(t *testing.T, e *env) {
 		"require('child_process').execSync('sleep 1000')",
 		"({[Symbol.for('Jupyter.display')]() { while (true); }})",
 	} {
-		got := runsIn(t, n.sb, sandpit.Code{Source: source, Timeout: 200 * time.Millisecond, Language: n.language})
-		if !got.TimedOut || got.Ended != "" || got.Success() || got.Error == nil {
+		if got := n.late(t, source); got.Error == nil {
 			t.Errorf("%q: %+v", source, got)
 		}
 	}
