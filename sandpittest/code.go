@@ -165,7 +165,7 @@ func (n speaker) ends(t *testing.T, set, lost, none string, all []end) {
 func (n speaker) memory(t *testing.T, e *env, set, take, lost, none string) speaker {
 	t.Helper()
 	e.need(t, feature.Memory)
-	n.sb = e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Memory: 128 << 20}})
+	n.sb = e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Memory: 160 << 20}})
 	n.run(t, set)
 	got := n.run(t, take)
 	if !strings.HasSuffix(got.Ended, "out of memory") || got.stdout != "last\n" || got.Success() {

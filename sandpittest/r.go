@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/feature"
 )
 
 var rProperties = []property{
@@ -98,22 +97,10 @@ func testRErrors(t *testing.T, e *env) {
 
 func testREnds(t *testing.T, e *env) {
 	n := program(t, e, "Rscript", sandpit.R)
-	for _, step := range []struct{ source, why string }{
+	n.ends(t, "x <- 1", "exists('x')", "[1] FALSE", []end{
 		{"cat('last'); quit(status = 3)", "the interpreter exited with code 3"},
 		{"cat('last'); tools::pskill(Sys.getpid(), 9)\nSys.sleep(1000)", "the interpreter was killed by signal 9 (killed)"},
-	} {
-		if got := n.run(t, "x <- 1"); !got.Success() {
-			t.Errorf("%+v", got)
-		}
-		got := n.run(t, step.source)
-		if got.Ended != step.why || got.stdout != "last" || got.Success() || got.Error != nil {
-			t.Errorf("%q: %+v", step.source, got)
-		}
-		got = n.run(t, "exists('x')")
-		if !got.Success() || got.text() != "[1] FALSE" || !strings.HasSuffix(got.Restarted, step.why) || got.Run != 1 {
-			t.Errorf("after %q: %+v", step.source, got)
-		}
-	}
+	})
 	got := n.run(t, "p <- parallel::mcparallel({ cat('child\\n'); 7 })\nparallel::mccollect(p)[[1]]")
 	if got.text() != "[1] 7" || !got.Success() || got.Restarted != "" {
 		t.Errorf("after a fork: %+v, error %+v", got, got.Error)
@@ -121,24 +108,14 @@ func testREnds(t *testing.T, e *env) {
 }
 
 func testRMemory(t *testing.T, e *env) {
-	e.need(t, feature.Memory)
-	n := program(t, e, "Rscript", sandpit.R)
-	sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Memory: 160 << 20}})
-	got := runsIn(t, sb, sandpit.Code{Source: "cat('last'); x <- rep(1, 1e9)", Language: n.language})
-	if !strings.HasSuffix(got.Ended, "out of memory") || got.stdout != "last" {
-		t.Errorf("%+v, error %+v", got, got.Error)
-	}
-	if got = runsIn(t, sb, sandpit.Code{Source: "1", Language: n.language}); got.text() != "[1] 1" || !strings.HasSuffix(got.Restarted, "out of memory") {
-		t.Errorf("after that: %+v", got)
-	}
+	program(t, e, "Rscript", sandpit.R).memory(t, e, "x <- 1", "cat('last\\n'); y <- rep(1, 1e9)", "exists('x')", "[1] FALSE")
 }
 
 func testRTimeout(t *testing.T, e *env) {
 	n := program(t, e, "Rscript", sandpit.R)
 	n.run(t, "x <- 1")
 	for _, source := range []string{"while (TRUE) {}", "repeat Sys.sleep(1000)", "f <- function(n) if (n > 0) f(n - 1) else repeat Sys.sleep(0.01)\nf(50)"} {
-		got := runsIn(t, n.sb, sandpit.Code{Source: source, Timeout: 300 * time.Millisecond, Language: n.language})
-		if !got.TimedOut || got.Ended != "" || got.Success() || got.Error == nil || got.Error.Name != "interrupt" {
+		if got := n.late(t, source); got.Error == nil || got.Error.Name != "interrupt" {
 			t.Errorf("%q: %+v, error %+v", source, got, got.Error)
 		}
 		if got := n.run(t, "x"); got.text() != "[1] 1" || got.Restarted != "" {
