@@ -6,6 +6,7 @@ type FindQuery struct {
 	Depth int    // maximum number of levels below root; 0: unlimited
 	After string // only entries after this relative path
 	Limit int    // default 1,000, at most 10,000
+	Attrs bool   // return FileInfo.Attrs
 }
 
 // GrepQuery is what Files.Grep searches for.

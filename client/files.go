@@ -261,6 +261,12 @@ func (f files) Write(ctx context.Context, path string, r io.Reader, opt sandpit.
 	} else if opt.Offset != 0 {
 		return 0, pathError("write", path, fmt.Errorf("%w: an offset without InPlace", sandpit.ErrInvalid))
 	}
+	for name, value := range opt.Attrs {
+		if name == "" || strings.Contains(name, "=") {
+			return 0, pathError("write", path, fmt.Errorf("%w: the attribute %.100q has no name, or = in it", sandpit.ErrInvalid, name))
+		}
+		query.Add("attribute", name+"="+value)
+	}
 	var v v1.Written
 	src := newSource(r)
 	err := f.work(ctx, "write", path, request{method: http.MethodPut, query: query, stream: src}, &v)

@@ -31,6 +31,9 @@ func (f files) Find(ctx context.Context, root string, q sandpit.FindQuery) ([]sa
 	if q.Depth != 0 {
 		query.Set("depth", strconv.Itoa(q.Depth))
 	}
+	if q.Attrs {
+		query.Set("attributes", "true")
+	}
 	return f.list(ctx, "find", root, "/find", query, q.After, q.Limit)
 }
 

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -37,6 +39,7 @@ var filesProperties = []property{
 	{"Write makes parents when asked", testWriteParents},
 	{"SetAttr changes the attributes that it names and no others", testSetAttr},
 	{"SetAttr of a symbolic link changes the link", testSetAttrOfLink},
+	{"Write gives a file attributes, and refuses those that can't be stored", testFileAttributes},
 	{"Write replaces at once or not at all", testAtomicWrite},
 	{"a Write whose reader fails changes nothing", testFailedWrite},
 	{"Rename and Remove do what they say", testRenameRemove},
@@ -360,7 +363,7 @@ func testStat(t *testing.T, e *env) {
 		t.Fatal(err)
 	}
 	for _, e := range entries {
-		if s := stat("/tmp/" + e.Name); s != e {
+		if s := stat("/tmp/" + e.Name); !reflect.DeepEqual(s, e) {
 			t.Errorf("%q is %+v by ReadDir and %+v by Lstat", e.Name, e, s)
 		}
 	}
@@ -705,6 +708,86 @@ func testSetAttrOfLink(t *testing.T, e *env) {
 		if got, want := shell(t, sb, "cd /tmp; stat -c '%F %Y' f l"), [...]string{"regular file 1000\nsymbolic link 2000", "regular empty file 3000\nsymbolic link 2000"}[i]; got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
+	}
+}
+
+func testFileAttributes(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{Tmpfs: []sandpit.Tmpfs{{Target: "/scratch"}}})
+	files, ctx := sb.Files(), guarded(t)
+	write := func(path string, opt sandpit.WriteOptions) error {
+		_, err := files.Write(ctx, path, strings.NewReader("new"), opt)
+		return err
+	}
+	put(t, sb, "/tmp/f", "old")
+	want := map[string]string{"e2b.a": "b", "ü": "\x00\xff=", "empty": ""}
+	if err := write("/tmp/f", sandpit.WriteOptions{Attrs: want}); errors.Is(err, sandpit.ErrUnsupported) {
+		// A kernel whose tmpfs has none: the file is as it was, and the refusal names one.
+		if got := get(t, sb, "/tmp/f"); got != "old" || !strings.Contains(err.Error(), "user.") {
+			t.Errorf("the file is %q, %v", got, err)
+		}
+		return
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	has := func(path string, want map[string]string) {
+		t.Helper()
+		stat, err := files.Stat(ctx, path)
+		lstat, lerr := files.Lstat(ctx, path)
+		if !maps.Equal(stat.Attrs, want) || !maps.Equal(lstat.Attrs, want) || err != nil || lerr != nil {
+			t.Errorf("%s has %q, %v; and %q, %v; want %q", path, stat.Attrs, err, lstat.Attrs, lerr, want)
+		}
+	}
+	has("/tmp/f", want)
+	shell(t, sb, "ln -s f /tmp/l; mkfifo /tmp/p")
+	put(t, sb, "/tmp/none", "x")
+	for _, with := range []bool{false, true} {
+		list, _, err := files.Find(ctx, "/tmp", sandpit.FindQuery{Attrs: with})
+		if err != nil || len(list) != 4 {
+			t.Fatalf("%+v, %v", list, err)
+		}
+		for _, i := range list {
+			if expected := with && i.Name == "f"; expected && !maps.Equal(i.Attrs, want) || !expected && i.Attrs != nil {
+				t.Errorf("asked %v: %s has %q", with, i.Name, i.Attrs)
+			}
+		}
+	}
+	if i, err := files.Stat(ctx, "/tmp/l"); err != nil || !maps.Equal(i.Attrs, want) {
+		t.Errorf("through a link: %q, %v", i.Attrs, err)
+	}
+
+	// What is refused changes nothing.
+	many := map[string]string{}
+	for i := range 65 {
+		many[fmt.Sprint(i)] = ""
+	}
+	for name, opt := range map[string]sandpit.WriteOptions{
+		"too many":  {Attrs: many},
+		"too large": {Attrs: map[string]string{"x": strings.Repeat("v", 4096)}},
+		"no name":   {Attrs: map[string]string{"": "v"}},
+		"long name": {Attrs: map[string]string{strings.Repeat("n", 251): "v"}},
+		"=":         {Attrs: map[string]string{"a=b": "v"}},
+		"NUL":       {Attrs: map[string]string{"a\x00b": "v"}},
+		"append":    {Attrs: want, Append: true},
+		"in place":  {Attrs: want, InPlace: true},
+	} {
+		if err := write("/tmp/f", opt); !errors.Is(err, sandpit.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := write("/tmp/f", sandpit.WriteOptions{Attrs: map[string]string{"overlay.opaque": "y"}}); err == nil {
+		has("/tmp/f", map[string]string{"overlay.opaque": "y"})
+		must(t, write("/tmp/f", sandpit.WriteOptions{Attrs: want})) // tmpfs knows nothing of overlayfs
+	}
+	has("/tmp/f", want)
+
+	// Appending keeps them, a move takes them along, and a file that replaces another has its own.
+	must(t, write("/tmp/f", sandpit.WriteOptions{Append: true}))
+	must(t, files.Rename(ctx, "/tmp/f", "/scratch/f"))
+	has("/scratch/f", want)
+	must(t, write("/scratch/f", sandpit.WriteOptions{}))
+	has("/scratch/f", nil)
+	if got := shell(t, sb, "ls -A /tmp /scratch"); got != "/scratch:\nf\n\n/tmp:\nl\nnone\np" {
+		t.Errorf("there are %q", got)
 	}
 }
 

@@ -697,12 +697,15 @@ func TestAttributesOfAnOlderGuest(t *testing.T) {
 	g := newGuest(t)
 	file := t.TempDir() + "/f"
 	c := changed(t, g, func(h *wire.Header, payload []byte, fromGuest bool) []byte {
-		return greeting(t, h, payload, fromGuest, wire.FeatureInPlace)
+		return greeting(t, h, payload, fromGuest, wire.FeatureInPlace|wire.FeatureAttrs)
 	})
 	write(t, c.Files(), file, "content", sandpit.WriteOptions{})
 	for _, f := range []sandpit.Files{c.Files(), c.Files().As("0")} {
 		if _, err := f.Write(within(t, time.Minute), file, strings.NewReader("x"), sandpit.WriteOptions{InPlace: true, Offset: 3}); !errors.Is(err, sandpit.ErrUnsupported) || sandpit.Hint(err) == "" {
 			t.Errorf("a write in place: %v", err)
+		}
+		if _, err := f.Write(within(t, time.Minute), file, strings.NewReader("x"), sandpit.WriteOptions{Attrs: map[string]string{"k": "v"}}); !errors.Is(err, sandpit.ErrUnsupported) || sandpit.Hint(err) == "" {
+			t.Errorf("a write with attributes: %v", err)
 		}
 		if err := f.SetAttr(within(t, time.Minute), file, sandpit.FileAttr{Size: new(int64(0))}); !errors.Is(err, sandpit.ErrUnsupported) || sandpit.Hint(err) == "" {
 			t.Errorf("a change of attributes: %v", err)

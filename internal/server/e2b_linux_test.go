@@ -198,7 +198,12 @@ func TestE2BBadInput(t *testing.T) {
 	}
 	call(404, `{"code":404,`, "GET", "/files?path=/tmp/y", "", mine...)
 	call(415, `{"code":415,`, "POST", "/files?path=/tmp/y", "x", append(mine, "Content-Encoding", "br")...)
-	call(501, `{"code":501,`, "POST", "/files?path=/tmp/y", "x", append(mine, "X-Metadata-A", "b")...)
+	for _, x := range [][2]string{{"X-Metadata-A", "ü"}, {"X-Metadata-A", strings.Repeat("b", 4096)}, {"X-Metadata-" + strings.Repeat("a", 247), "b"}} {
+		call(400, `{"code":400,`, "POST", "/files?path=/tmp/y", "x", append(mine, x[0], x[1])...)
+	}
+	call(404, `{"code":404,`, "GET", "/files?path=/tmp/y", "", mine...)
+	call(200, `[{"path":"/tmp/y","name":"y","type":"file","metadata":{"a":"b"}}]`, "POST", "/files?path=/tmp/y", "x", append(mine, "X-Metadata-A", "b")...)
+	call(200, `"metadata":{"a":"b"}}}`, "POST", "/filesystem.Filesystem/Stat", `{"path":"/tmp/y"}`, mine...)
 	call(400, `{"code":"invalid_argument",`, "POST", "/filesystem.Filesystem/ListDir", `{"path":"/etc/passwd"}`, mine...)
 	call(400, `{"code":"invalid_argument","message":"remove /:`, "POST", "/filesystem.Filesystem/Remove", `{"path":"/"}`, mine...)
 	call(404, `{"code":"not_found",`, "POST", "/filesystem.Filesystem/GetWatcherEvents", `{"watcherId":"x"}`, mine...)

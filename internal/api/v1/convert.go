@@ -3,6 +3,7 @@ package v1
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"net"
 	"slices"
@@ -470,12 +471,18 @@ func fileTypes() []fileType {
 
 // FromFile converts the description of a file to the form of the API.
 func FromFile(f sandpit.FileInfo) FileInfo {
-	e := encodingFor([]string{f.Name, f.Target})
+	e := encodingFor([]string{f.Name, f.Target}, slices.Collect(maps.Keys(f.Attrs)), slices.Collect(maps.Values(f.Attrs)))
 	v := FileInfo{Name: encode(e, f.Name), Size: f.Size, Type: "other", Mode: ModeText(f.Mode), ModTime: f.ModTime, UID: f.UID, GID: f.GID, Target: encode(e, f.Target), Encoding: e}
 	for _, t := range fileTypes() {
 		if f.Mode.Type() == t.mode {
 			v.Type = t.name
 		}
+	}
+	if len(f.Attrs) > 0 {
+		v.Attributes = map[string]string{}
+	}
+	for name, value := range f.Attrs {
+		v.Attributes[encode(e, name)] = encode(e, value)
 	}
 	return v
 }
@@ -495,6 +502,12 @@ func (f FileInfo) Sandpit() (sandpit.FileInfo, error) {
 	}
 	d := newDecoder(f.Encoding)
 	v := sandpit.FileInfo{Name: d.text("name", f.Name), Size: f.Size, Mode: mode, ModTime: f.ModTime, UID: f.UID, GID: f.GID, Target: d.text("target", f.Target)}
+	if len(f.Attributes) > 0 {
+		v.Attrs = map[string]string{}
+	}
+	for name, value := range f.Attributes {
+		v.Attrs[d.text("attributes", name)] = d.text("attributes", value)
+	}
 	return v, d.err
 }
 

@@ -66,7 +66,7 @@ func composeFile(c *call) error {
 			return err
 		}
 	}
-	return c.answer(http.StatusOK, written{to, path.Base(to), "file"})
+	return c.answer(http.StatusOK, written{to, path.Base(to), "file", nil})
 }
 
 // sources reads files one after the other. Only one is open at a time.

@@ -103,6 +103,8 @@ type entry struct {
 	Group        string    `json:"group"`
 	ModifiedTime time.Time `json:"modifiedTime"`
 	Target       string    `json:"symlinkTarget,omitempty"`
+
+	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
 // entryOf describes a file of which Lstat said i. A link has the type of what it leads to.
@@ -110,7 +112,7 @@ func (f place) entryOf(ctx context.Context, p string, i sandpit.FileInfo) entry 
 	p = f.absolute(p)
 	e := entry{
 		Name: path.Base(p), Path: p, Size: strconv.FormatInt(i.Size, 10), Mode: uint32(i.Mode.Perm()), Permissions: i.Mode.String(),
-		Owner: ownerOf(i.UID), Group: ownerOf(i.GID), ModifiedTime: i.ModTime.UTC(), Type: typeOf(i.Mode),
+		Owner: ownerOf(i.UID), Group: ownerOf(i.GID), ModifiedTime: i.ModTime.UTC(), Type: typeOf(i.Mode), Metadata: metadataIn(i.Attrs),
 	}
 	if i.Mode&fs.ModeSymlink != 0 {
 		if e.Target = i.Target; !path.IsAbs(e.Target) {
@@ -203,7 +205,7 @@ func listDir(c *call, in *onPath) (any, error) {
 	if i, err := f.Lstat(c.Ctx, root); err == nil && i.Mode&fs.ModeSymlink != 0 {
 		root += "/." // what the link leads to
 	}
-	q := sandpit.FindQuery{Depth: int(max(min(in.Depth, 1<<20), 1)), Limit: 1000}
+	q := sandpit.FindQuery{Depth: int(max(min(in.Depth, 1<<20), 1)), Limit: 1000, Attrs: true}
 	list := []entry{}
 	held := int64(0)
 	for more := true; more; {
@@ -214,7 +216,11 @@ func listDir(c *call, in *onPath) (any, error) {
 		for _, i := range part {
 			q.After = i.Name
 			held += int64(3*len(i.Name)+2*len(root)+2*len(i.Target)) + entryCost
-			list = append(list, f.entryOf(c.Ctx, path.Join(root, i.Name), i))
+			e := f.entryOf(c.Ctx, path.Join(root, i.Name), i)
+			for key, value := range e.Metadata {
+				held += int64(len(key)+len(value)) + entryCost/4
+			}
+			list = append(list, e)
 		}
 		if len(list) > maxEntries {
 			return nil, &gate.Refusal{Code: errcode.QuotaExceeded, Message: "the directory has too many entries", Hint: "list with a smaller depth"}

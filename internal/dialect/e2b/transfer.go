@@ -86,6 +86,66 @@ type written struct {
 	Path string `json:"path"`
 	Name string `json:"name"`
 	Type string `json:"type"`
+
+	Metadata map[string]string `json:"metadata,omitempty"`
+}
+
+// metadataHeader begins the names of headers with metadata of files, and metadataAttr the names
+// of the extended attributes that have it.
+const (
+	metadataHeader = "X-Metadata-"
+	metadataAttr   = "e2b."
+)
+
+// metadataOf returns the metadata of the files of a request. Of a key that is given more than
+// once, the first value counts.
+func metadataOf(h http.Header) (map[string]string, error) {
+	var all map[string]string
+	for name, values := range h {
+		key, ok := strings.CutPrefix(name, metadataHeader)
+		if !ok || key == "" {
+			continue
+		}
+		for _, c := range []byte(key + values[0]) {
+			if c < ' ' || c > '~' {
+				return nil, gate.Invalid(fmt.Sprintf("the metadata %.100q is not printable ASCII", key), "")
+			}
+		}
+		if all == nil {
+			all = map[string]string{}
+		}
+		all[strings.ToLower(key)] = values[0]
+	}
+	return all, nil
+}
+
+// attrsOf returns metadata as attributes of a file.
+func attrsOf(metadata map[string]string) map[string]string {
+	var attrs map[string]string
+	for key, value := range metadata {
+		if attrs == nil {
+			attrs = map[string]string{}
+		}
+		attrs[metadataAttr+key] = value
+	}
+	return attrs
+}
+
+// metadataIn returns the metadata among the attributes of a file. Programs of the sandbox may have set
+// them, too: bytes that are not printable ASCII are left out with their key.
+func metadataIn(attrs map[string]string) map[string]string {
+	var all map[string]string
+	for name, value := range attrs {
+		key, ok := strings.CutPrefix(name, metadataAttr)
+		if !ok || key == "" || strings.ContainsFunc(key+value, func(r rune) bool { return r < ' ' || r > '~' }) {
+			continue
+		}
+		if all == nil {
+			all = map[string]string{}
+		}
+		all[key] = value
+	}
+	return all
 }
 
 // maxFiles bounds the files of one request.
@@ -98,10 +158,9 @@ func writeFiles(c *call) error {
 	if err := c.Intend(q.Get("path")); err != nil {
 		return err
 	}
-	for name := range c.R.Header {
-		if strings.HasPrefix(name, "X-Metadata-") {
-			return unsupported("metadata of files is")
-		}
+	metadata, err := metadataOf(c.R.Header)
+	if err != nil {
+		return err
 	}
 	if err := c.OpenStream(); err != nil {
 		return err
@@ -121,19 +180,28 @@ func writeFiles(c *call) error {
 		return &gate.Refusal{Code: errcode.UnsupportedMedia, Message: fmt.Sprintf("the Content-Encoding %.40q is not supported", coding), Hint: "use gzip"}
 	}
 	out := []written{}
+	held := int64(0)
 	write := func(p string, r io.Reader) error {
 		if p == "" {
 			return gate.Invalid("a file has no path", "name it in the query, or as the file name of its part")
 		}
+		for key, value := range metadata { // which the answer repeats for each file
+			held += int64(len(key) + len(value))
+		}
+		if held > 0 {
+			if err := c.Hold(gate.InMemory, held); err != nil {
+				return err
+			}
+		}
 		src := &source{r: r}
-		if _, err := f.Write(c.Ctx, inside(p), src, sandpit.WriteOptions{Parents: true}); err != nil {
+		if _, err := f.Write(c.Ctx, inside(p), src, sandpit.WriteOptions{Parents: true, Attrs: attrsOf(metadata)}); err != nil {
 			if src.err != nil {
 				return badBody(src.err)
 			}
 			return err
 		}
 		p = f.absolute(inside(p))
-		out = append(out, written{p, path.Base(p), "file"})
+		out = append(out, written{p, path.Base(p), "file", metadata})
 		return nil
 	}
 	kind, params, _ := mime.ParseMediaType(c.R.Header.Get("Content-Type"))

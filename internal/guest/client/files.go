@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -56,11 +58,11 @@ func (f files) Lstat(ctx context.Context, path string) (sandpit.FileInfo, error)
 }
 
 func (f files) stat(ctx context.Context, op, path string, follow bool) (sandpit.FileInfo, error) {
-	var m wire.File
-	if err := f.call(ctx, wire.OpStat, &wire.Stat{Path: path, Follow: follow}, &m); err != nil {
+	var m wire.Described
+	if err := f.call(ctx, wire.OpStat, &wire.Stat{Path: path, Follow: follow, Attrs: true}, &m); err != nil {
 		return sandpit.FileInfo{}, pathError(op, path, err)
 	}
-	return fileInfo(&m), nil
+	return fileInfo(&m.File), nil
 }
 
 // ReadDir returns a page of a directory.
@@ -222,6 +224,16 @@ func (f files) Write(ctx context.Context, path string, from io.Reader, opt sandp
 		if err := f.inPlace(); err != nil {
 			return 0, pathError("write", path, err)
 		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(opt.Attrs)) {
+		m.Attrs = append(m.Attrs, wire.Attr{Name: name, Value: opt.Attrs[name]})
+	}
+	switch {
+	case len(m.Attrs) == 0:
+	case len(m.Attrs) > wire.MaxAttrs || wire.AttrBytes(m.Attrs) > wire.MaxAttrBytes:
+		return 0, pathError("write", path, fault.Errorf(sandpit.ErrInvalid, "a file has at most %d attributes, of %d bytes with their names", wire.MaxAttrs, wire.MaxAttrBytes))
+	case f.c.features&wire.FeatureAttrs == 0:
+		return 0, pathError("write", path, sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "this sandbox is older than attributes of files"), "stop and start the sandbox"))
 	}
 	// The content that comes back is none: the answer is the last frame.
 	s, err := f.open(ctx, wire.OpWrite, m, false, 0)
@@ -410,8 +422,15 @@ func fileMode(u uint64) fs.FileMode {
 }
 
 func fileInfo(m *wire.File) sandpit.FileInfo {
+	var attrs map[string]string
+	for _, a := range m.Attrs {
+		if attrs == nil {
+			attrs = map[string]string{}
+		}
+		attrs[a.Name] = a.Value
+	}
 	return sandpit.FileInfo{
 		Name: m.Name, Size: m.Size, Mode: fileMode(m.Mode), ModTime: time.Unix(0, m.ModTime),
-		UID: uint32(m.UID), GID: uint32(m.GID), Target: m.Target,
+		UID: uint32(m.UID), GID: uint32(m.GID), Target: m.Target, Attrs: attrs,
 	}
 }

@@ -31,7 +31,7 @@ func (f files) Find(ctx context.Context, root string, q sandpit.FindQuery) ([]sa
 	var out []sandpit.FileInfo
 	for size := 0; ; {
 		var m wire.Entries
-		err := f.call(ctx, wire.OpFind, &wire.Find{Root: root, Glob: q.Glob, After: after, Depth: uint64(q.Depth), Limit: uint64(limit - len(out))}, &m)
+		err := f.call(ctx, wire.OpFind, &wire.Find{Root: root, Glob: q.Glob, After: after, Depth: uint64(q.Depth), Limit: uint64(limit - len(out)), Attrs: q.Attrs}, &m)
 		if err != nil {
 			return nil, false, pathError("find", root, err)
 		}
@@ -44,7 +44,7 @@ func (f files) Find(ctx context.Context, root string, q sandpit.FindQuery) ([]sa
 			}
 			after = name
 			out = append(out, fileInfo(&m.List[i]))
-			size += len(name) + len(m.List[i].Target)
+			size += len(name) + len(m.List[i].Target) + wire.AttrBytes(m.List[i].Attrs)
 		}
 		if !m.More || len(out) == limit || len(m.List) == 0 || size > maxNames {
 			return out, m.More, nil

@@ -246,8 +246,13 @@ func openTarget(m *wire.Write, path string) (*target, error) {
 	t, err := openTemp(at, name, mode)
 	if err != nil {
 		closeAt()
+		return nil, err
 	}
-	return t, err
+	if err := setXattrs(t.fd, m.Attrs); err != nil {
+		_ = t.finish(false)
+		return nil, err
+	}
+	return t, nil
 }
 
 // openTemp makes the new file beside the one called name.

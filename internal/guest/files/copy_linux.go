@@ -135,7 +135,7 @@ func (c *copier) dir(src, at int, name string, depth int) error {
 			return err
 		}
 		if n == 0 {
-			return c.finish(dst, &st, st.Mode&0o7777&^0o6000)
+			return c.finish(dst, src, &st, st.Mode&0o7777&^0o6000)
 		}
 		var first error
 		fdio.EachEntry(buf[:n], func(name []byte, _ byte) bool {
@@ -188,7 +188,7 @@ func (c *copier) entry(src int, name string, dst int, to string, depth int) erro
 		return err
 	}
 	if err = c.content(out, in); err == nil {
-		err = c.finish(out, &st, st.Mode&0o777)
+		err = c.finish(out, in, &st, st.Mode&0o777)
 	}
 	if cerr := unix.Close(out); err == nil {
 		err = cerr
@@ -196,11 +196,12 @@ func (c *copier) entry(src int, name string, dst int, to string, depth int) erro
 	return err
 }
 
-// finish gives a copy the mode of its original, and when that is moved, its times and owner.
-func (c *copier) finish(fd int, st *unix.Stat_t, mode uint32) error {
+// finish gives a copy the mode of its original, and when that is moved, its attributes, times and owner.
+func (c *copier) finish(fd, src int, st *unix.Stat_t, mode uint32) error {
 	if err := unix.Fchmod(fd, mode); err != nil || !c.move {
 		return err
 	}
+	_ = setXattrs(fd, xattrs(procName(src), st)) // another file system may have none
 	if err := setTimes(fd, false, []unix.Timespec{st.Atim, st.Mtim}); err != nil {
 		return err
 	}

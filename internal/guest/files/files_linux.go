@@ -59,7 +59,7 @@ func (f *Files) Open(s *conn.Stream, op wire.Op, msg []byte) error {
 		if err := m.Decode(msg); err != nil {
 			return wire.Invalid("stat: " + err.Error())
 		}
-		return f.call(s, m.Path, func(path string) (conn.Message, error) { return stat(path, m.Follow) })
+		return f.call(s, m.Path, func(path string) (conn.Message, error) { return stat(&m, path) })
 	case wire.OpReadDir:
 		var m wire.ReadDir
 		if err := m.Decode(msg); err != nil {
@@ -85,6 +85,9 @@ func (f *Files) Open(s *conn.Stream, op wire.Op, msg []byte) error {
 		var m wire.Write
 		if err := m.Decode(msg); err != nil {
 			return wire.Invalid("write: " + err.Error())
+		}
+		if err := checkXattrs(&m); err != nil {
+			return err
 		}
 		if m.Offset < 0 || m.Offset > 0 && !m.InPlace || m.InPlace && m.AtEnd {
 			return wire.Invalid("the offset of a write is negative, or the write is not in place")
@@ -298,10 +301,10 @@ func baseName(path string) string {
 	return path[strings.LastIndexByte(path, '/')+1:]
 }
 
-func stat(path string, follow bool) (conn.Message, error) {
+func stat(m *wire.Stat, path string) (conn.Message, error) {
 	var st unix.Stat_t
 	flags := unix.AT_SYMLINK_NOFOLLOW
-	if follow {
+	if m.Follow {
 		flags = 0
 	}
 	if err := fdio.Retry(func() error { return unix.Fstatat(unix.AT_FDCWD, path, &st, flags) }); err != nil {
@@ -314,8 +317,10 @@ func stat(path string, follow bool) (conn.Message, error) {
 			return nil, err
 		}
 		f.Target = target
+	} else if m.Attrs {
+		f.Attrs = xattrs(path, &st)
 	}
-	return &f, nil
+	return &wire.Described{File: f}, nil
 }
 
 func readlink(dir int, path string) (string, error) {

@@ -188,8 +188,10 @@ func find(m *wire.Find, root string, gone func() bool) (conn.Message, error) {
 		f := describe(rel, st)
 		if st.Mode&unix.S_IFMT == unix.S_IFLNK {
 			f.Target, _ = readlink(dir, name)
+		} else if m.Attrs {
+			f.Attrs = xattrs(procName(dir)+"/"+name, st)
 		}
-		size += len(rel) + len(f.Target) + 64
+		size += len(rel) + len(f.Target) + wire.AttrBytes(f.Attrs) + 64
 		out.List = append(out.List, f)
 		return nil
 	}

@@ -25,15 +25,18 @@ func (m *As) Decode(b []byte) error {
 type Stat struct {
 	Path   string
 	Follow bool // the last symbolic link
+	Attrs  bool // asks for File.Attrs
 }
 
 // Append appends the encoded message.
-func (m *Stat) Append(b []byte) []byte { return appendBool(appendString(b, m.Path), m.Follow) }
+func (m *Stat) Append(b []byte) []byte {
+	return appendBool(appendBool(appendString(b, m.Path), m.Follow), m.Attrs)
+}
 
 // Decode decodes a message.
 func (m *Stat) Decode(b []byte) error {
 	d := newDecoder(b)
-	*m = Stat{d.string(), d.bool()}
+	*m = Stat{d.string(), d.bool(), d.bool()}
 	return d.err()
 }
 
@@ -45,6 +48,7 @@ type File struct {
 	ModTime  int64  // nanoseconds since 1970
 	UID, GID uint64
 	Target   string // of a symbolic link
+	Attrs    []Attr // extended attributes user.*; in Described and Entries only, if they were asked for
 }
 
 // Append appends the encoded message.
@@ -59,7 +63,7 @@ func (m *File) Append(b []byte) []byte {
 }
 
 func (d *decoder) file() File {
-	return File{d.string(), d.int(), d.uint(), d.int(), d.uint(), d.uint(), d.string()}
+	return File{d.string(), d.int(), d.uint(), d.int(), d.uint(), d.uint(), d.string(), nil}
 }
 
 // Decode decodes a message.
@@ -67,6 +71,65 @@ func (m *File) Decode(b []byte) error {
 	d := newDecoder(b)
 	*m = d.file()
 	return d.err()
+}
+
+// Described is the answer to Stat: a File with its Attrs.
+type Described struct{ File }
+
+// Append appends the encoded message.
+func (m *Described) Append(b []byte) []byte { return appendAttrs(m.File.Append(b), m.Attrs) }
+
+// Decode decodes a message.
+func (m *Described) Decode(b []byte) error {
+	d := newDecoder(b)
+	m.File = d.file()
+	m.Attrs = d.attrs()
+	return d.err()
+}
+
+// Attr is an extended attribute of a file.
+type Attr struct {
+	Name  string // without "user."
+	Value string
+}
+
+// Bounds of the Attrs of a file.
+const (
+	MaxAttrs     = 64
+	MaxAttrBytes = 4096 // of names, with "user.", and values
+	MaxAttrName  = 255 - len("user.")
+)
+
+// AttrBytes returns what counts for MaxAttrBytes.
+func AttrBytes(attrs []Attr) int {
+	n := 0
+	for _, a := range attrs {
+		n += len("user.") + len(a.Name) + len(a.Value)
+	}
+	return n
+}
+
+func appendAttrs(b []byte, attrs []Attr) []byte {
+	b = appendUint(b, uint64(len(attrs)))
+	for _, a := range attrs {
+		b = appendString(appendString(b, a.Name), a.Value)
+	}
+	return b
+}
+
+func (d *decoder) attrs() []Attr {
+	n := d.count(MaxAttrs, 2)
+	if n == 0 {
+		return nil
+	}
+	attrs := make([]Attr, n)
+	for i := range attrs {
+		attrs[i] = Attr{d.string(), d.string()}
+	}
+	if AttrBytes(attrs) > MaxAttrBytes {
+		d.bad = true
+	}
+	return attrs
 }
 
 // ReadDir requests entries of a directory, sorted by name.
@@ -106,18 +169,26 @@ func (m *Entries) Append(b []byte) []byte {
 	count := len(b)
 	b = append(b, make([]byte, countSize)...)
 	n := 0
+	var attrs []byte // of entries that have some: the number of the entry, and its attributes
+	with := uint64(0)
 	for i := range m.List {
-		before := len(b)
+		before, attrsBefore := len(b), len(attrs)
 		b = m.List[i].Append(b)
-		if len(b)-start > MaxReply {
-			b = b[:before]
+		if len(m.List[i].Attrs) > 0 {
+			attrs = appendAttrs(appendUint(attrs, uint64(i)), m.List[i].Attrs)
+		}
+		if len(b)-start+countSize+len(attrs) > MaxReply {
+			b, attrs = b[:before], attrs[:attrsBefore]
 			b[start] = 1
 			break
+		}
+		if len(attrs) > attrsBefore {
+			with++
 		}
 		n++
 	}
 	b[count], b[count+1], b[count+2] = byte(n)|0x80, byte(n>>7)|0x80, byte(n>>14)
-	return b
+	return append(appendUint(b, with), attrs...)
 }
 
 // Decode decodes a message.
@@ -128,6 +199,16 @@ func (m *Entries) Decode(b []byte) error {
 	m.List = make([]File, n)
 	for i := range m.List {
 		m.List[i] = d.file()
+	}
+	next := uint64(0)
+	for range d.count(n, 2) {
+		i := d.uint()
+		if i < next || i >= uint64(n) {
+			d.bad = true
+			break
+		}
+		m.List[i].Attrs = d.attrs()
+		next = i + 1
 	}
 	return d.err()
 }
@@ -158,6 +239,7 @@ type Write struct {
 	Parents bool   // make missing directories above it
 	InPlace bool   // write into the file from Offset on instead of replacing it
 	Offset  int64
+	Attrs   []Attr // of a file that is made or replaced
 }
 
 // Append appends the encoded message.
@@ -166,13 +248,13 @@ func (m *Write) Append(b []byte) []byte {
 	b = appendUint(b, m.Mode)
 	b = appendBool(b, m.AtEnd)
 	b = appendBool(b, m.Parents)
-	return appendInt(appendBool(b, m.InPlace), m.Offset)
+	return appendAttrs(appendInt(appendBool(b, m.InPlace), m.Offset), m.Attrs)
 }
 
 // Decode decodes a message.
 func (m *Write) Decode(b []byte) error {
 	d := newDecoder(b)
-	*m = Write{d.string(), d.uint(), d.bool(), d.bool(), d.bool(), d.int()}
+	*m = Write{d.string(), d.uint(), d.bool(), d.bool(), d.bool(), d.int(), d.attrs()}
 	return d.err()
 }
 

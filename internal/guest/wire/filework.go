@@ -8,6 +8,7 @@ type Find struct {
 	After string // entries behind this relative path
 	Depth uint64 // levels below Root; 0: any
 	Limit uint64 // 1 to MaxEntries
+	Attrs bool   // asks for File.Attrs
 }
 
 // Append appends the encoded message.
@@ -16,13 +17,13 @@ func (m *Find) Append(b []byte) []byte {
 	b = appendString(b, m.Glob)
 	b = appendString(b, m.After)
 	b = appendUint(b, m.Depth)
-	return appendUint(b, m.Limit)
+	return appendBool(appendUint(b, m.Limit), m.Attrs)
 }
 
 // Decode decodes a message.
 func (m *Find) Decode(b []byte) error {
 	d := newDecoder(b)
-	*m = Find{d.string(), d.string(), d.string(), d.uint(), d.uint()}
+	*m = Find{d.string(), d.string(), d.string(), d.uint(), d.uint(), d.bool()}
 	return d.err()
 }
 

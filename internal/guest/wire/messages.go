@@ -26,6 +26,7 @@ const (
 	FeaturePassAll             // PassAll
 	FeatureAs                  // OpAs
 	FeatureInPlace             // Write.InPlace and OpSetAttr
+	FeatureAttrs               // Write.Attrs
 )
 
 // Append appends the encoded message, Magic included.
@@ -65,7 +66,7 @@ const (
 	OpSignal    Op = 6  // call: Signal → nothing
 	OpResize    Op = 7  // call: Resize → nothing
 	OpKill      Op = 8  // call: Target → nothing
-	OpStat      Op = 9  // call: Stat → File
+	OpStat      Op = 9  // call: Stat → Described
 	OpReadDir   Op = 10 // call: ReadDir → Entries
 	OpRead      Op = 11 // stream: Read → File, content, EOF
 	OpWrite     Op = 12 // stream: Write; content, EOF → Written

@@ -24,7 +24,9 @@ type decodable interface {
 // messages are one filled and one empty of each kind, made anew.
 func messages() [][2]decodable {
 	exit := Exit{1, 2, 3, "why", 5, 6, 7, 8, 9, 10, 11, 1 << 63}
-	file := File{"näme\n", -5, 0o100644, -1, 7, 1<<32 - 1, "target"}
+	file := File{"näme\n", -5, 0o100644, -1, 7, 1<<32 - 1, "target", nil}
+	described := Described{file}
+	described.Attrs = []Attr{{"e2b.k", "v"}, {"", "\xff"}}
 	return [][2]decodable{
 		{&HelloMessage{1, 2, HostWindow, 1 << 63, "build"}, &HelloMessage{Window: MinWindow}},
 		{&ErrorMessage{CodeFile, 28, "no space"}, &ErrorMessage{}},
@@ -40,18 +42,19 @@ func messages() [][2]decodable {
 		{&After{5}, &After{}},
 		{&Refs{[]uint64{1, 1 << 40}}, &Refs{List: []uint64{}}},
 		{&Processes{[]Process{{Started{1, 2}, []string{"a"}, "u", -3, true, true, exit, 3, 1 << 40}, {}}, true}, &Processes{List: []Process{}}},
-		{&Stat{"p", true}, &Stat{}},
+		{&Stat{"p", true, true}, &Stat{}},
 		{&file, &File{}},
+		{&described, &Described{}},
 		{&ReadDir{"p", "a", 3}, &ReadDir{}},
-		{&Entries{true, []File{file, {}}}, &Entries{List: []File{}}},
+		{&Entries{true, []File{described.File, {}}}, &Entries{List: []File{}}},
 		{&Read{"p", -1, 2}, &Read{}},
-		{&Write{"p", 0o644, true, true, true, -9}, &Write{}},
+		{&Write{"p", 0o644, true, true, true, -9, []Attr{{"n", "v"}}}, &Write{}},
 		{&Written{5}, &Written{}},
 		{&Lifetime{true, 1, 2, 3}, &Lifetime{}},
 		{&LifetimeState{1, 2, 3}, &LifetimeState{}},
 		{&Expired{1, 2}, &Expired{}},
 		{&Output{OutputStderr, 2, -3, 4, "data"}, &Output{}},
-		{&Find{"r", "g", "a", 1, 2}, &Find{}},
+		{&Find{"r", "g", "a", 1, 2, true}, &Find{}},
 		{&Grep{"r", "g", 1, 2, 3, "l", []Inst{{InstRune, 1, 0, []int32{-1, 7, 9, 1 << 20}}, {InstMatch, 0, 9, nil}}, 1}, &Grep{}},
 		{&GrepLine{GrepMore, "p", 3, "text"}, &GrepLine{}},
 		{&Edits{"p", []Edit{{"a", "b", true}, {}}}, &Edits{List: []Edit{}}},
@@ -126,11 +129,17 @@ func TestEntriesFitAReply(t *testing.T) {
 	m := &Entries{}
 	for i := range MaxEntries {
 		m.List = append(m.List, File{Name: fmt.Sprint(i), Target: strings.Repeat("t", 300)})
+		if i%2 == 0 {
+			m.List[i].Attrs = []Attr{{"n", strings.Repeat("v", i%4000)}}
+		}
 	}
 	b := m.Append(nil)
 	var got Entries
 	if err := got.Decode(b); err != nil || len(b) > MaxReply || !got.More || len(got.List) == 0 {
 		t.Errorf("%d bytes, %d entries, more %t, %v", len(b), len(got.List), got.More, err)
+	}
+	if diff := cmp.Diff(m.List[:len(got.List)], got.List); diff != "" {
+		t.Errorf("entries are not what was sent: %s", diff)
 	}
 }
 

@@ -265,7 +265,20 @@ async function files() {
   await fails(InvalidArgumentError, files.list('/etc/passwd'))
   await fails(InvalidArgumentError, files.read('/tmp'))
   await fails(SandboxError, files.write('/etc/x', 'x'))
-  if (since(version, '2.45.0')) await fails(SandboxError, files.write('/tmp/x', 'x', { metadata: { a: 'b' } }))
+  if (since(version, '2.45.0')) {
+    const metadata = { author: 'a b', 'x-!#$': '~' }
+    assert.deepEqual((await files.write('/tmp/meta/x', 'x', { metadata: { Author: 'a b', 'x-!#$': '~' } })).metadata, metadata)
+    assert.deepEqual((await files.getInfo('/tmp/meta/x')).metadata, metadata)
+    assert.deepEqual((await files.list('/tmp/meta')).map((e) => e.metadata), [metadata])
+    assert.deepEqual((await files.rename('/tmp/meta/x', '/home/user/x')).metadata, metadata)
+    assert.deepEqual((await files.rename('/home/user/x', '/tmp/meta/y')).metadata, metadata)
+    assert.deepEqual((await files.writeFiles([{ path: '/tmp/meta/a', data: 'a' }, { path: '/tmp/meta/b', data: 'b' }], { metadata: { source: 'import' } })).map((e) => e.metadata), [{ source: 'import' }, { source: 'import' }])
+    await files.write('/tmp/meta/y', 'y')
+    assert.equal((await files.getInfo('/tmp/meta/y')).metadata, undefined)
+    await fails(InvalidArgumentError, files.write('/tmp/meta/y', 'z', { metadata: { large: 'x'.repeat(4096) } }))
+    assert.equal(await files.read('/tmp/meta/y'), 'y')
+    await files.remove('/tmp/meta')
+  }
 }
 
 async function watch() {

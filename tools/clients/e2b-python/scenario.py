@@ -134,6 +134,15 @@ def files():
     assert sbx.files.rename("/tmp/t/new", "/home/user/new").path == "/home/user/new"  # another file system
     assert sbx.files.rename("/home/user/new", "/tmp/t/new").path == "/tmp/t/new"
     assert (sbx.files.exists("/tmp/t/1"), sbx.files.exists("/tmp/t/new/one")) == (False, True)
+    if since(report.version, "2.45.0"):
+        kept = {"author": "a b", "x-!#$": "~"}
+        assert sbx.files.write("/tmp/t/meta/x", "x", metadata={"Author": "a b", "x-!#$": "~"}).metadata == kept
+        assert sbx.files.get_info("/tmp/t/meta/x").metadata == kept
+        assert [e.metadata for e in sbx.files.list("/tmp/t/meta")] == [kept]
+        assert sbx.files.rename("/tmp/t/meta/x", "/home/user/x").metadata == kept
+        sbx.files.write("/home/user/x", "y")
+        assert sbx.files.get_info("/home/user/x").metadata is None
+        sbx.files.remove("/home/user/x")
     info = sbx.files.get_info("/tmp/t/new/one")
     assert (info.size, info.permissions, info.owner) == (1, "-rw-r--r--", "user"), info
     sbx.files.remove("/tmp/t")

@@ -1,0 +1,40 @@
+package e2b
+
+import (
+	"maps"
+	"net/http"
+	"testing"
+)
+
+func TestMetadata(t *testing.T) {
+	h := http.Header{"X-Metadata-": {"no key"}, "X-Metadatas": {"other"}, "Content-Type": {"x"}}
+	if got, err := metadataOf(h); got != nil || err != nil {
+		t.Errorf("of no metadata: %q, %v", got, err)
+	}
+	h.Add("X-Metadata-Author", "first ~")
+	h.Add("X-Metadata-Author", "second")
+	h.Add("X-Metadata-X-!#", "")
+	want := map[string]string{"author": "first ~", "x-!#": ""}
+	got, err := metadataOf(h)
+	if !maps.Equal(got, want) || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+	attrs := attrsOf(got)
+	if !maps.Equal(attrs, map[string]string{"e2b.author": "first ~", "e2b.x-!#": ""}) {
+		t.Errorf("as attributes: %q", attrs)
+	}
+	for _, bad := range []string{"ü", "\t", "a\x7f", "\xff"} {
+		if _, err := metadataOf(http.Header{"X-Metadata-A": {bad}}); err == nil {
+			t.Errorf("the value %q is taken", bad)
+		}
+		if _, err := metadataOf(http.Header{"X-Metadata-" + bad: {"v"}}); err == nil {
+			t.Errorf("the key %q is taken", bad)
+		}
+		// A program in the sandbox may set anything.
+		attrs["e2b."+bad], attrs["e2b.bad"+bad], attrs["e2b.value"] = "v", "v", bad
+		attrs["e2b."], attrs["other"], attrs[bad] = "v", "v", "v"
+		if got := metadataIn(attrs); !maps.Equal(got, want) {
+			t.Errorf("back: %q", got)
+		}
+	}
+}
