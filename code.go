@@ -53,6 +53,9 @@ const ExitStatus = "ExitStatus"
 // Languages returns the languages of contexts, the default one first.
 func Languages() []string { return []string{Python, JavaScript, TypeScript, Bash, R} }
 
+// StatelessLanguages returns the languages whose code runs each time in a process of its own. See CodeResult.Stateless.
+func StatelessLanguages() []string { return []string{"perl", "ruby", "php", "lua", "deno", "bun"} }
+
 // Bounds of contexts and runs.
 const (
 	MaxCode        = 4 << 20 // bytes of Code.Source
@@ -92,8 +95,7 @@ type Code struct {
 	// the first run creates.
 	Context string
 
-	// Language is the language if Context is empty: one of Languages, or perl, ruby, php, lua, deno or bun, which
-	// keep no state: see CodeResult.Stateless. Default: Python. If Context is set, it must
+	// Language is the language if Context is empty: one of Languages, or of StatelessLanguages. Default: Python. If Context is set, it must
 	// be the language of that context, or empty.
 	Language string
 

@@ -289,6 +289,9 @@ func (c *Client) List(ctx context.Context, q sandpit.ListQuery) (sandpit.Page, e
 	if err := c.quick(ctx, request{method: http.MethodGet, path: "/v1/sandboxes", query: query}, &list); err != nil {
 		return sandpit.Page{}, err
 	}
+	if list.Sandboxes == nil {
+		return sandpit.Page{}, badAnswer("a list without sandboxes; the address may be one for clients of another project")
+	}
 	page := sandpit.Page{Next: list.Next, Seq: list.Seq}
 	for _, s := range list.Sandboxes {
 		page.Sandboxes = append(page.Sandboxes, s.Sandpit())

@@ -158,6 +158,13 @@ func TestLanguages(t *testing.T) {
 	if !slices.Equal(names, sandpit.Languages()) {
 		t.Errorf("there are programs for %q, and the languages are %q", names, sandpit.Languages())
 	}
+	names = nil
+	for _, o := range onces() {
+		names = append(names, o.name)
+	}
+	if !slices.Equal(names, sandpit.StatelessLanguages()) {
+		t.Errorf("there are programs for %q, and the languages without state are %q", names, sandpit.StatelessLanguages())
+	}
 }
 
 func TestParseCommand(t *testing.T) {

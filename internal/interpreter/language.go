@@ -44,22 +44,38 @@ func languages() []language {
 // node returns the command of node. Without the flag it aborts when a callback is terminated.
 func node() []string { return []string{"node", "--no-force-async-hooks-checks", "-"} }
 
+// nameOf returns the name of a language, which may be given in another way that is common.
+func nameOf(name string) string {
+	switch name = strings.ToLower(name); name {
+	case "py", "python3":
+		return sandpit.Python
+	case "js", "node", "nodejs":
+		return sandpit.JavaScript
+	case "ts":
+		return sandpit.TypeScript
+	case "sh", "shell":
+		return sandpit.Bash
+	}
+	return name
+}
+
 // languageOf returns a language by its name, or the default one.
 func languageOf(name string) (language, error) {
 	all := languages()
 	if name == "" {
 		return all[0], nil
 	}
+	name = nameOf(name)
 	for _, l := range all {
 		if l.name == name {
 			return l, nil
 		}
 	}
-	hint := "use one of: " + strings.Join(sandpit.Languages(), ", ")
 	if _, ok := onceOf(name); ok {
-		hint = "run the code without a context: it keeps no state"
+		return language{}, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "there are no contexts for the language %.40q", name), "run the code without a context: it keeps no state")
 	}
-	return language{}, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "there are no contexts for the language %.40q", name), hint)
+	return language{}, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "unknown language %.40q", name),
+		"use one of: "+strings.Join(sandpit.Languages(), ", ")+"; or, without state: "+strings.Join(sandpit.StatelessLanguages(), ", "))
 }
 
 // zygoteTag is the last argument of a zygote. The others are those that the command lines of its forks begin with.

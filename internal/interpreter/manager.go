@@ -228,7 +228,7 @@ func (m *Manager) forRun(ctx context.Context, id, name string, allow Allow) (*st
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		c, err := m.held(ctx, id)
-		if err == nil && name != "" && name != c.language.name {
+		if err == nil && name != "" && nameOf(name) != c.language.name {
 			err = fault.Errorf(sandpit.ErrInvalid, "the context %q is for %s, not for %.40q", id, c.language.name, name)
 		}
 		if err == nil {

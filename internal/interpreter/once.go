@@ -32,6 +32,7 @@ func onces() []once {
 
 // onceOf returns a language without contexts by its name.
 func onceOf(name string) (once, bool) {
+	name = nameOf(name)
 	for _, o := range onces() {
 		if o.name == name {
 			return o, true

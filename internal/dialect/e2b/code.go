@@ -44,17 +44,6 @@ type executeRequest struct {
 	Env      map[string]string `json:"env_vars"`
 }
 
-// language returns the name of a language as Sandpit has it.
-func language(name string) string {
-	switch name = strings.ToLower(name); name {
-	case "js":
-		return sandpit.JavaScript
-	case "ts":
-		return sandpit.TypeScript
-	}
-	return name
-}
-
 // environment returns variables as "KEY=VALUE".
 func environment(vars map[string]string) (env []string) {
 	for _, name := range slices.Sorted(maps.Keys(vars)) {
@@ -225,7 +214,7 @@ func runCode(c *call) error {
 	defer timer.Stop()
 	stdout, stderr := &text{l: l, kind: "stdout"}, &text{l: l, kind: "stderr"}
 	res, err := sb.RunCode(c.Ctx, sandpit.Code{
-		Source: in.Code, Context: in.Context, Language: language(in.Language), Env: environment(in.Env),
+		Source: in.Code, Context: in.Context, Language: in.Language, Env: environment(in.Env),
 		Stdout: stdout, Stderr: stderr,
 		Output: func(o sandpit.CodeOutput) {
 			_ = l.send(result{ // if the client has left, the call ends
@@ -285,7 +274,7 @@ func createContext(c *call) error {
 	if err != nil {
 		return err
 	}
-	made, err := sb.CreateContext(c.Ctx, sandpit.NewContext{Language: language(in.Language), Dir: in.Cwd})
+	made, err := sb.CreateContext(c.Ctx, sandpit.NewContext{Language: in.Language, Dir: in.Cwd})
 	if err != nil {
 		return err
 	}

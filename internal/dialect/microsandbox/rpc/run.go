@@ -41,15 +41,6 @@ type codeResult struct {
 	Output   json.RawMessage `json:"output"`
 }
 
-// languageOf returns the name of a language as Sandpit has it.
-func languageOf(name string) string {
-	switch name = strings.ToLower(name); name {
-	case "node", "nodejs", "js":
-		return "javascript"
-	}
-	return name
-}
-
 // runCode runs a block of code in the context of its language.
 func runCode(c *call, in *codeParams) (any, error) {
 	sb, err := c.using()
@@ -62,7 +53,7 @@ func runCode(c *call, in *codeParams) (any, error) {
 	out := &lines{c: c.Call}
 	value := "" // of the last expression
 	res, err := sb.RunCode(c.Ctx, sandpit.Code{
-		Source: in.Code, Language: languageOf(in.Language), Timeout: in.Timeout.duration(),
+		Source: in.Code, Language: in.Language, Timeout: in.Timeout.duration(),
 		Stdout: out.stream(stdout), Stderr: out.stream(stderr),
 		Output: func(o sandpit.CodeOutput) {
 			switch {
