@@ -95,8 +95,9 @@ type Code struct {
 	// the first run creates.
 	Context string
 
-	// Language is the language if Context is empty: one of Languages, or of StatelessLanguages. Default: Python. If Context is set, it must
-	// be the language of that context, or empty.
+	// Language is the language if Context is empty: one of Languages, or of StatelessLanguages. Names such as
+	// js, ts, node, sh and python3 are taken, too. Default: Python. If Context is set, it must be the language
+	// of that context, or empty.
 	Language string
 
 	// Env has variables, as "KEY=VALUE", that are set during this run.

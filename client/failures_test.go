@@ -293,6 +293,14 @@ func TestBadStreams(t *testing.T) {
 	}
 }
 
+// A list of something else is not an empty one.
+func TestListsOfSomethingElse(t *testing.T) {
+	c := against(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"data":[{"id":"x"}]}`) })
+	if page, err := c.List(t.Context(), sandpit.ListQuery{}); !errors.Is(err, sandpit.ErrUnavailable) {
+		t.Errorf("got %+v, %v", page, err)
+	}
+}
+
 // A run that its caller leaves ends with the caller's error, also where the server's comes first.
 func TestLeftRun(t *testing.T) {
 	c := against(t, func(w http.ResponseWriter, _ *http.Request) {

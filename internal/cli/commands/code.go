@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -27,6 +28,9 @@ there in the next. The code is that of FILE, a file of this machine, or of stand
 terminal without FILE, a prompt reads it: blocks of several lines end with an empty line, ^C
 interrupts, ^D leaves.
 
+The languages are %s; and, without state, %s.
+Without --language and --context, the name of FILE tells the language, or else it is Python.
+
 What the code prints goes to standard output and standard error as it comes, and so does what it
 displays, such as the value of its last expression. Of a format other than text, only the name and
 the size are shown; --json has all of it.
@@ -34,7 +38,16 @@ the size are shown; --json has all of it.
 The exit code is 1 if the code failed or its interpreter ended, and 124 if the time was over. If
 this command is interrupted, so is the code; its state stays.
 
-Each language has a context, which its first run creates. 'sandpit context' creates others.`
+Each language has a context, which its first run creates. 'sandpit context' creates others. Runs in
+one context wait for each other; --timeout is the time of the code alone, without waiting.`
+
+// languageOfFile returns the language of a file by its name, or "".
+func languageOfFile(name string) string {
+	return map[string]string{
+		".py": sandpit.Python, ".js": sandpit.JavaScript, ".mjs": sandpit.JavaScript, ".cjs": sandpit.JavaScript, ".ts": sandpit.TypeScript,
+		".sh": sandpit.Bash, ".bash": sandpit.Bash, ".r": sandpit.R, ".pl": "perl", ".rb": "ruby", ".php": "php", ".lua": "lua",
+	}[strings.ToLower(filepath.Ext(name))]
+}
 
 // codeCommand is sandpit code.
 func (a *tree) codeCommand() *cobra.Command {
@@ -42,7 +55,7 @@ func (a *tree) codeCommand() *cobra.Command {
 	language, inContext, timeout := textFlag("LANGUAGE"), textFlag("ID"), durationFlag()
 	env := a.envFlag()
 	cmd := &cobra.Command{
-		Use: "code [flags] NAME [FILE|-]", Long: codeLong,
+		Use: "code [flags] NAME [FILE|-]", Long: fmt.Sprintf(codeLong, strings.Join(sandpit.Languages(), ", "), strings.Join(sandpit.StatelessLanguages(), ", ")),
 		Example: "  sandpit code work analysis.py\n  echo 'x = 6 * 7; x' | sandpit code work\n  sandpit code --context plots --timeout 1m work plot.py\n  sandpit code work",
 		Args:    arguments(1, 2),
 	}
@@ -59,6 +72,9 @@ func (a *tree) codeCommand() *cobra.Command {
 		}
 		code := sandpit.Code{Language: language.is, Context: inContext.is, Timeout: timeout.is, Env: env.entries()}
 		file := append(args, "-")[1]
+		if !language.set && !inContext.set {
+			code.Language = languageOfFile(file)
+		}
 		if len(args) == 1 && !asJSON && cli.IsTerminal(a.Stdin) && cli.IsTerminal(a.Stdout) {
 			return a.prompt(cmd.Context(), args[0], code)
 		}
@@ -77,9 +93,9 @@ func (a *tree) codeCommand() *cobra.Command {
 			return a.runCode(ctx, sb, code)
 		})
 	}
-	cmd.Flags().VarP(&language, "language", "l", "language (default "+sandpit.Python+")")
+	cmd.Flags().VarP(&language, "language", "l", "language (default that of FILE's name, or "+sandpit.Python+")")
 	cmd.Flags().VarP(&inContext, "context", "c", "context to run in (default that of the language)")
-	cmd.Flags().Var(&timeout, "timeout", "time after which the code is interrupted, or else killed (default none)")
+	cmd.Flags().Var(&timeout, "timeout", "time of the code, after which it is interrupted, or else killed (default none)")
 	cmd.Flags().VarP(env, "env", "e", "set a variable during the run; KEY alone takes its value from here")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the result as JSON when the code has ended")
 	return at(cmd, placeServer)

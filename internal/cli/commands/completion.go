@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -68,7 +69,7 @@ func (a *tree) completeFlags(cmd *cobra.Command) {
 		case "on-expiry":
 			words("remove", "stop", "pause")
 		case "language":
-			words(sandpit.Languages()...)
+			words(slices.Concat(sandpit.Languages(), sandpit.StatelessLanguages())...)
 		case "context":
 			complete = a.completeContexts
 		case "platform":

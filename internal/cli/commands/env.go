@@ -2,6 +2,7 @@ package commands
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"regexp"
@@ -21,7 +22,7 @@ import (
 func (a *tree) envCommand() *cobra.Command {
 	var newKey bool
 	namespace := textFlag("NAME")
-	cmd := a.serverCommand(&cobra.Command{
+	cmd := at(&cobra.Command{
 		Use: "env [flags] CLIENT",
 		Long: `Print the variables that point unmodified clients of another project at the server, as
 commands for a shell. CLIENT is the name of the project, such as e2b. The server must serve
@@ -31,7 +32,8 @@ With --new-key, the server creates a key in the form that the clients expect. Ot
 key is that of this program (SANDPIT_KEY).`,
 		Example: "  eval \"$(sandpit env --new-key e2b)\"\n  sandpit env e2b",
 		Args:    arguments(1, 1),
-	}, func(ctx context.Context, s *session, args []string) error {
+	}, placeServer)
+	print := func(ctx context.Context, s *session, args []string) error {
 		if namespace.set && !newKey {
 			return sandpit.WithHint(cli.Usagef("--namespace needs --new-key"), "add --new-key")
 		}
@@ -76,7 +78,15 @@ key is that of this program (SANDPIT_KEY).`,
 			}
 		}
 		return nil
-	})
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		// One that this command started would have no address for the clients.
+		err := a.withServer(cmd.Context(), true, func(ctx context.Context, s *session) error { return print(ctx, s, args) })
+		if errors.Is(err, cli.ErrNoServer) {
+			return sandpit.WithHint(err, fmt.Sprintf("start one in another terminal: 'sandpit serve --%s 127.0.0.1:PORT'", cli.Harmless(args[0])))
+		}
+		return err
+	}
 	cmd.Flags().BoolVar(&newKey, "new-key", false, "create a key in the form that the clients expect; for administrators")
 	cmd.Flags().Var(&namespace, "namespace", "namespace of the new key (default a new one)")
 	cmd.ValidArgsFunction = a.completeDialects
@@ -104,7 +114,7 @@ func (s *session) dialect(ctx context.Context, name string) (v1.Dialect, error) 
 		return found, sandpit.WithHint(fault.Errorf(sandpit.ErrNotFound, "the server does not serve clients of %.40q", name), "use one of: "+cli.Harmless(strings.Join(names, ", ")))
 	case found.URL == "":
 		return found, sandpit.WithHint(fault.Errorf(sandpit.ErrState, "the server has no address for clients of %s", cli.Harmless(found.Title)),
-			fmt.Sprintf("start it with 'sandpit serve --%s 127.0.0.1:PORT', or add the address to listen in server.yaml with service: %[1]s", name))
+			fmt.Sprintf("end that server, and start it with 'sandpit serve --%s 127.0.0.1:PORT'; or add the address to listen in server.yaml with service: %[1]s", name))
 	}
 	return found, nil
 }

@@ -37,7 +37,7 @@ func (f *format) register(cmd *cobra.Command, example any) {
 	} else {
 		cmd.Flags().BoolVar(&f.json, "json", false, "print a JSON list")
 	}
-	cmd.Flags().VarP(f, "format", short, "json, or a Go template for each line: '{{.Name}}'")
+	cmd.Flags().VarP(f, "format", short, "json, or a Go template for each line: '{{."+names[0]+"}}'")
 	long := cmd.Long
 	if long == "" {
 		long = upperFirst(cmd.Short) + "."

@@ -43,7 +43,7 @@ Usage:
   sandpit serve|key|audit                   run a server, manage its keys and audit log
   sandpit env CLIENT                        print the settings of unmodified clients of another project
 
-  sandpit images ls|pull|tag|inspect|rm|prune|import|export
+  sandpit images ls|pull|commit|tag|inspect|rm|prune|import|export
   sandpit doctor                            check what works here, and how to fix what doesn't
   sandpit policy show [KEY]                 show limits and defaults, or the policy of a key
   sandpit version
