@@ -28,7 +28,7 @@ type Committer interface {
 // Commit says what image to make of a sandbox. Fields that are empty are inherited from the image
 // that the sandbox was made of.
 type Commit struct {
-	Name string // of the image, as of a sandbox; required
+	Name string // of the image: NAME or NAME:TAG, each of the form of names of sandboxes; required
 
 	// NoPause lets programs run on. Files that they change meanwhile may be saved half changed; one
 	// that is truncated ends with zeros.
@@ -44,7 +44,7 @@ type Commit struct {
 
 // SavedImage describes what Commit has saved.
 type SavedImage struct {
-	Name    string   // "saved:NAME", for Spec.Image
+	Name    string   // "saved:NAME" or "saved:NAME:TAG", for Spec.Image
 	Digest  string   // of its manifest: "sha256:…"
 	Size    int64    // bytes of the files of all its layers
 	LeftOut []string // files that an image can't have, with the reason; the first 32, and how many more there are

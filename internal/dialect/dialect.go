@@ -124,13 +124,21 @@ type Server struct {
 	// decides about the image when a sandbox is made of it.
 	Image func(name string) (image string, err error)
 
-	// Saved returns the names of the images that the namespace of a caller has saved, without "saved:", with the
-	// times when they were saved. RemoveSaved removes one. The error matches sandpit.ErrNotFound if there is none.
-	Saved       func(context.Context, gate.Caller) (map[string]time.Time, error)
+	// Saved returns the names of the images that the namespace of a caller has saved, NAME or NAME:TAG without
+	// "saved:". RemoveSaved removes one. TagSaved gives one other names, which others lose, and returns its digest.
+	// The error matches sandpit.ErrNotFound if there is none.
+	Saved       func(context.Context, gate.Caller) (map[string]SavedImage, error)
 	RemoveSaved func(ctx context.Context, caller gate.Caller, name string) error
+	TagSaved    func(ctx context.Context, caller gate.Caller, name string, names []string) (digest string, err error)
 
 	Version string // of the server
 	Log     *slog.Logger
+}
+
+// SavedImage is an image that was saved from a sandbox, under one of its names.
+type SavedImage struct {
+	Digest string    // of its manifest
+	Named  time.Time // when it got the name
 }
 
 // Reference returns the image that a name of the client's stands for, or the name itself if it has no alias: clients for

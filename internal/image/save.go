@@ -52,12 +52,13 @@ const annotationSaved = "dev.sandpit.saved"
 // LocalNamespace is the namespace of callers without a key, on the machine of the server.
 const LocalNamespace = "local"
 
-// savedName returns the name under which a saved image is kept. Without an owner that is
-// LocalNamespace, also for what is saved without a server.
+// savedName returns the name under which a saved image is kept: NAME or NAME:TAG. Without an owner
+// that is LocalNamespace, also for what is saved without a server.
 func savedName(owner, name string) (string, error) {
 	owner = cmp.Or(owner, LocalNamespace)
-	if !notation.IsName(name) || !notation.IsName(owner) {
-		return "", sandpit.WithHint(fault.Invalidf("%q is not a valid name of a saved image", fault.Clip(name)), "write saved:NAME; "+notation.NameHint)
+	base, tag, tagged := strings.Cut(name, ":")
+	if !notation.IsName(base) || tagged && !notation.IsName(tag) || !notation.IsName(owner) {
+		return "", sandpit.WithHint(fault.Invalidf("%q is not a valid name of a saved image", fault.Clip(name)), "write saved:NAME or saved:NAME:TAG; "+notation.NameHint)
 	}
 	return SavedScheme + ":" + owner + "/" + name, nil
 }
@@ -87,7 +88,7 @@ func (s *Store) acquireSaved(ref, owner string) (*Lease, error) {
 
 // SaveOptions say what is saved.
 type SaveOptions struct {
-	// Owner is the namespace of the image and Name its name there, as of a sandbox. An image that
+	// Owner is the namespace of the image and Name its name there, NAME or NAME:TAG. An image that
 	// has the name loses it, and is removed once nobody uses it.
 	Owner, Name string
 
@@ -118,13 +119,17 @@ func (s *Store) Save(ctx context.Context, base *Lease, tree Tree, opt SaveOption
 		return Summary{}, nil, err
 	}
 	ctx = fault.WithMoves(ctx, opt.Moves)
-	owner := sha256.Sum256([]byte(opt.Owner))
-	// One at a time in a namespace: what it has is what it had, until this is done.
-	err = s.withLock(ctx, "save-"+hex.EncodeToString(owner[:]), func() (err error) {
+	err = s.withSaving(ctx, opt.Owner, func() (err error) {
 		sum, left, err = s.save(ctx, base, tree, name, opt)
 		return err
 	})
 	return sum, left, err
+}
+
+// withSaving runs one f at a time in a namespace: what it has saved is what it had, until f is done.
+func (s *Store) withSaving(ctx context.Context, owner string, f func() error) error {
+	sum := sha256.Sum256([]byte(owner))
+	return s.withLock(ctx, "save-"+hex.EncodeToString(sum[:]), f)
 }
 
 func (s *Store) save(ctx context.Context, base *Lease, tree Tree, name string, opt SaveOptions) (Summary, []string, error) {
@@ -223,15 +228,72 @@ func (s *Store) putSaved(ctx context.Context, src *savedSource, tar *temp, name 
 	}
 	hold.add(fd)
 	e := refEntry{name: name, platform: DefaultPlatform(), image: rec.hex(), at: time.Now()}
-	old, replaces := s.readRef(name, e.platform)
-	if err := s.writeRef(e); err != nil {
+	if err := s.nameSaved(ctx, e); err != nil {
 		return sum, err
+	}
+	return s.summary(e, rec), nil
+}
+
+// nameSaved gives a saved image a name. An image that has lost its last name by that is removed.
+func (s *Store) nameSaved(ctx context.Context, e refEntry) error {
+	old, replaces := s.readRef(e.name, e.platform)
+	if err := s.writeRef(e); err != nil {
+		return err
 	}
 	named := func(e refEntry) bool { return e.image == old.image }
 	if replaces && !slices.ContainsFunc(s.refs(), named) {
 		_, _ = s.Remove(ctx, DigestPrefix+old.image) // one that is in use goes with the next prune
 	}
-	return s.summary(e, rec), nil
+	return nil
+}
+
+// TagSaved gives an image that a namespace has saved other names there. Images that have these names lose
+// them, and are removed once nobody uses them. It returns the digest of the image. The error matches
+// sandpit.ErrNotFound if there is none, and sandpit.ErrQuota if the namespace would have too many names.
+func (s *Store) TagSaved(ctx context.Context, owner, name string, names []string) (digest string, err error) {
+	owner = cmp.Or(owner, LocalNamespace)
+	from, err := savedName(owner, name)
+	if err != nil {
+		return "", err
+	}
+	to := make([]string, len(names))
+	for i, n := range names {
+		if to[i], err = savedName(owner, n); err != nil {
+			return "", err
+		}
+	}
+	err = s.withSaving(ctx, owner, func() error {
+		e, ok := s.readRef(from, DefaultPlatform())
+		if ok {
+			var lease *Lease
+			if lease, ok = s.open(e.image, name); ok { // a held image is not removed before it has its names
+				defer lease.Release()
+			}
+		}
+		if !ok {
+			return fault.NotFoundf("no image was saved as %q", fault.Clip(name))
+		}
+		all := map[string]bool{}
+		for _, r := range s.refs() {
+			if strings.HasPrefix(r.name, SavedScheme+":"+owner+"/") {
+				all[r.name] = true
+			}
+		}
+		for _, n := range to {
+			all[n] = true
+		}
+		if len(all) > maxSaved {
+			return sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "the namespace may have %d names of saved images", maxSaved), "remove some of them")
+		}
+		digest = DigestPrefix + e.image
+		for _, n := range to {
+			if err := s.nameSaved(ctx, refEntry{name: n, platform: e.platform, image: e.image, at: time.Now()}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return digest, err
 }
 
 // unsave removes what a save has put into the store, unless the image got its name: the digests of its

@@ -493,3 +493,64 @@ func saveAndDie(t *testing.T, dir string) {
 		}
 	}})
 }
+
+// A saved image may have several names in its namespace, whose number is bounded. One that loses its last name is removed.
+func TestTagSaved(t *testing.T) {
+	testkit.NeedRoot(t, "to mount an overlay")
+	s := newStore(t, nil)
+	c := overImage(t, baseImage(t, s))
+	digest := func(name string) string {
+		t.Helper()
+		l, err := s.Acquire(t.Context(), "saved:"+name, image.AcquireOptions{Owner: "mine"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Release()
+		return l.Rootfs().Digest
+	}
+	c.script("echo 1 > file")
+	first, _ := c.mustSave(s, image.SaveOptions{Owner: "mine", Name: "app:v1"})
+	c.script("echo 2 > file")
+	second, _ := c.mustSave(s, image.SaveOptions{Owner: "mine", Name: "app"})
+	if first.Name != "saved:app:v1" || first.Digest == second.Digest {
+		t.Errorf("got %+v and %+v", first, second)
+	}
+	got, err := s.TagSaved(t.Context(), "mine", "app:v1", []string{"app:stable", "app:v1", "other"})
+	if err != nil || got != first.Digest {
+		t.Errorf("got %s, %v", got, err)
+	}
+	for name, want := range map[string]string{"app": second.Digest, "app:v1": first.Digest, "app:stable": first.Digest, "other": first.Digest} {
+		if got := digest(name); got != want {
+			t.Errorf("%s is %s, want %s", name, got, want)
+		}
+	}
+	for owner, name := range map[string]string{"theirs": "app:v1", "": "app", "mine": "app:none"} {
+		if _, err := s.TagSaved(t.Context(), owner, name, []string{"mine"}); !errors.Is(err, sandpit.ErrNotFound) {
+			t.Errorf("%s of %s: got %v", name, owner, err)
+		}
+	}
+	for _, name := range []string{"", "app:", ":a", "app:a:b", "app:../a", "theirs/app", "app@" + first.Digest} {
+		if _, err := s.TagSaved(t.Context(), "mine", "app", []string{"good", name}); !errors.Is(err, sandpit.ErrInvalid) {
+			t.Errorf("%q: got %v", name, err)
+		}
+	}
+	many := make([]string, 997)
+	for i := range many {
+		many[i] = fmt.Sprint("app:n", i)
+	}
+	_, err = s.TagSaved(t.Context(), "mine", "app", many)
+	wantError(t, err, sandpit.ErrQuota, true)
+	if _, err := s.TagSaved(t.Context(), "mine", "app", many[:996]); err != nil {
+		t.Error(err)
+	}
+	// The second image takes all names of the first one.
+	if _, err := s.TagSaved(t.Context(), "mine", "app", []string{"app:v1", "app:stable", "other"}); err != nil {
+		t.Fatal(err)
+	}
+	if digest("app:v1") != second.Digest {
+		t.Error("a name was not taken")
+	}
+	if _, err := s.Acquire(t.Context(), first.Digest, image.AcquireOptions{Owner: "mine"}); !errors.Is(err, sandpit.ErrNotFound) {
+		t.Errorf("an image without a name is there: %v", err)
+	}
+}

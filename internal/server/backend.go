@@ -14,6 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/api"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/audit"
+	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/fault"
@@ -159,15 +160,15 @@ func (b *backend) Images(ctx context.Context, c gate.Caller) ([]v1.Image, error)
 }
 
 // saved is dialect.Server.Saved.
-func (b *backend) saved(ctx context.Context, c gate.Caller) (map[string]time.Time, error) {
+func (b *backend) saved(ctx context.Context, c gate.Caller) (map[string]dialect.SavedImage, error) {
 	list, err := b.images.List(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out := map[string]time.Time{}
+	out := map[string]dialect.SavedImage{}
 	for _, s := range list {
 		if name, ok := strings.CutPrefix(s.Name, sandpit.SavedImages+c.Namespace+"/"); ok && s.Saved && s.Owner == c.Namespace {
-			out[name] = s.Stored
+			out[name] = dialect.SavedImage{Digest: s.Digest, Named: s.Stored}
 		}
 	}
 	return out, nil
@@ -177,6 +178,11 @@ func (b *backend) saved(ctx context.Context, c gate.Caller) (map[string]time.Tim
 func (b *backend) removeSaved(ctx context.Context, c gate.Caller, name string) error {
 	_, err := b.images.RemoveSaved(ctx, sandpit.SavedImages+name, c.Namespace)
 	return err
+}
+
+// tagSaved is dialect.Server.TagSaved.
+func (b *backend) tagSaved(ctx context.Context, c gate.Caller, name string, names []string) (digest string, err error) {
+	return b.images.TagSaved(ctx, c.Namespace, name, names)
 }
 
 // ownView removes from the description of an image what tells about other callers.

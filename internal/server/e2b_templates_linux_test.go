@@ -118,9 +118,10 @@ func TestE2BTemplates(t *testing.T) {
 
 	for body, want := range map[string]string{
 		`{"name":"base"}`: `"code":409`, `{"name":"a/b"}`: `"code":400`, `{}`: `"code":400`, `{"name":"../x"}`: `"code":400`,
-		`{"name":"x:v1"}`: `"code":501`, `{"name":"x","tags":["v1"]}`: `"code":501`, `{"name":"x","cpuCount":-1}`: `"code":400`,
+		`{"name":"x:../y"}`: `"code":400`, `{"name":"x:"}`: `"code":400`, `{"name":"x:a:b"}`: `"code":400`, `{"name":"x","tags":[""]}`: `"code":400`, `{"name":"x","tags":["a@b"]}`: `"code":400`,
+		`{"name":"x","tags":["a"` + strings.Repeat(`,"a"`, 32) + `]}`: `"code":400`, `{"name":"base:v1"}`: `"code":409`, `{"name":"x","cpuCount":-1}`: `"code":400`,
 	} {
-		status := map[string]int{`"code":409`: 409, `"code":400`: 400, `"code":501`: 501}[want]
+		status := map[string]int{`"code":409`: 409, `"code":400`: 400}[want]
 		b.call(status, want, "POST", "/v3/templates", body)
 	}
 
@@ -189,10 +190,32 @@ func TestE2BTemplates(t *testing.T) {
 	b.start("cut", cut, `{"type":"COPY","args":["f","/home/user/d/"],"filesHash":"cc"}`)
 	b.wait("cut", cut, "error", `"step":"1"`)
 
+	// Tags are names of builds in the same namespace.
+	for body, status := range map[string]int{
+		`{"target":"mine","tags":[]}`: 400, `{"target":"mine","tags":["../x"]}`: 400, `{"target":"mine:","tags":["a"]}`: 400, `{"target":"other/mine","tags":["a"]}`: 400,
+		`{"target":"mine","tags":["a:b"]}`: 400, `{"target":"mine:nonesuch","tags":["a"]}`: 404, `{"target":"base","tags":["a"]}`: 404, `{"target":"mine","tags":["v1","default"]}`: 201,
+	} {
+		b.call(status, "", "POST", "/templates/tags", body)
+	}
+	other.call(404, `{"code":404,`, "POST", "/templates/tags", `{"target":"mine","tags":["a"]}`)
+	other.call(404, `{"code":404,`, "DELETE", "/templates/tags", `{"name":"mine","tags":["v1"]}`)
+	other.call(404, `{"code":404,`, "GET", "/templates/mine/tags", "")
+	b.call(404, `{"code":404,`, "DELETE", "/templates/tags", `{"name":"mine","tags":["a"]}`)
+	b.call(501, `not supported`, "GET", "/templates/mine/nonesuch", "")
+	if tags := b.call(200, `"tag":"default"`, "GET", "/templates/mine/tags", ""); strings.Count(tags, `"tag"`) != 2 || !strings.Contains(tags, `"tag":"v1"`) {
+		t.Errorf("the tags are %s", tags)
+	}
+	b.call(200, `"templateID":"mine:v1"`, "GET", "/templates/aliases/mine:v1", "")
+	b.call(404, `{"code":404,`, "GET", "/templates/aliases/mine:v2", "")
+	b.call(200, `"buildCount":1`, "GET", "/templates", "")
+
 	b.call(204, "", "DELETE", "/sandboxes/"+made.SandboxID, "")
 	testkit.Until(t, "the sandboxes of builds are removed", func() bool { return b.sandboxes() == 0 })
 	b.call(204, "", "DELETE", "/templates/mine", "")
-	b.call(404, "no image has the alias", "POST", "/v2/sandboxes", `{"templateID":"mine"}`)
+	b.call(404, `{"code":404,`, "DELETE", "/templates/mine", "")
+	for _, name := range []string{"mine", "mine:v1"} {
+		b.call(404, "no image has the alias", "POST", "/v2/sandboxes", fmt.Sprintf(`{"templateID":%q}`, name))
+	}
 }
 
 // Builds are bounded for each namespace. One that runs when the server ends leaves no template, and its sandboxes are removed.

@@ -164,7 +164,7 @@ type ImagePull struct {
 
 // Commit saves the changed files of a sandbox as an image.
 type Commit struct {
-	Name       string            `json:"name" maxLength:"63" doc:"Of the image, which is then saved:NAME in the namespace. An image that has the name loses it"`
+	Name       string            `json:"name" maxLength:"127" doc:"Of the image, NAME or NAME:TAG, which is then saved:NAME or saved:NAME:TAG in the namespace. An image that has the name loses it"`
 	NoPause    bool              `json:"no_pause,omitempty" doc:"Let the programs of a running sandbox run on. Files that they change meanwhile may be saved half changed"`
 	Entrypoint *[]string         `json:"entrypoint,omitempty" doc:"Replaces the image's, and its command"`
 	Cmd        *[]string         `json:"cmd,omitempty" doc:"Replaces the image's command"`

@@ -53,6 +53,7 @@ type build struct {
 	api       *api
 	caller    gate.Caller
 	id, name  string
+	saved     []string // the names of the image, for its tags
 	namespace string
 	stage     engine.Box     // has the archives
 	limits    sandpit.Limits // of its sandbox
@@ -396,7 +397,10 @@ func (b *build) do(ctx context.Context, in *buildStart) (step string, err error)
 	if err != nil {
 		return stepLast, err
 	}
-	_, err = found.(sandpit.Committer).Commit(ctx, sandpit.Commit{Name: b.name, Env: w.env, WorkDir: w.dir, User: w.user})
+	_, err = found.(sandpit.Committer).Commit(ctx, sandpit.Commit{Name: b.saved[0], Env: w.env, WorkDir: w.dir, User: w.user})
+	if err == nil && len(b.saved) > 1 {
+		_, err = b.api.TagSaved(ctx, b.caller, b.saved[0], b.saved[1:])
+	}
 	return stepLast, err
 }
 

@@ -17,7 +17,7 @@ func lackingRoutes() []route {
 	const (
 		get, post, put, patch, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete
 
-		snapshots, volumes, templates = "snapshots are", "volumes are", "this way of building templates, and their tags, are"
+		snapshots, volumes, templates = "snapshots are", "volumes are", "this way of building templates is"
 	)
 	add("forking a sandbox is", "fork", "/sandboxes/{id}/fork", post)
 	add(snapshots, "snapshot", "/sandboxes/{id}/snapshots", post)

@@ -1,14 +1,18 @@
 package e2b
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
@@ -35,6 +39,9 @@ func templateRoutes() []route {
 		{method: http.MethodGet, path: "/templates", id: "listTemplates", handle: listTemplates},
 		{method: http.MethodGet, path: "/templates/aliases/{alias}", id: "findTemplate", handle: findTemplate},
 		{method: http.MethodDelete, path: one, id: "removeTemplate", guarded: true, vital: true, handle: removeTemplate},
+		{method: http.MethodPost, path: "/templates/tags", id: "assignTags", guarded: true, audited: true, handle: assignTags},
+		{method: http.MethodDelete, path: "/templates/tags", id: "removeTags", guarded: true, audited: true, handle: removeTags},
+		{method: http.MethodGet, path: one + "/{part}", id: "listTags", handle: listTags},
 	}
 }
 
@@ -67,15 +74,15 @@ func (a *api) proveUpload(c *gate.Call) (who gate.Caller, ok bool, err error) {
 // resolve returns the image of a template, and whether it is one that was built. unknown is the error if that
 // does not exist.
 func (a *api) resolve(name string) (image string, built bool, unknown error) {
-	image, unknown = a.Image(name)
+	image, unknown = a.Image(strings.TrimSuffix(name, ":"+defaultTag))
 	if unknown == nil {
 		return image, false, nil
 	}
-	name = strings.TrimSuffix(name, ":"+defaultTag)
-	if !errors.Is(unknown, sandpit.ErrNotFound) || !notation.IsName(name) {
+	saved, ok := savedAs(name, "")
+	if !errors.Is(unknown, sandpit.ErrNotFound) || !ok {
 		return "", false, unknown
 	}
-	return sandpit.SavedImages + name, true, unknown
+	return sandpit.SavedImages + saved, true, unknown
 }
 
 // baseName returns the name of a template for the images from which SDKs build unless they are told otherwise, and others as they are.
@@ -89,8 +96,126 @@ func baseName(image string) string {
 	return image
 }
 
-// defaultTag is the tag of a template whose name has none. There are no others.
-const defaultTag = "default"
+// A tag is a name of one build of a template: the image saved:NAME:TAG, or saved:NAME for defaultTag, which is meant by
+// a name without a tag.
+const (
+	defaultTag = "default"
+	maxTags    = 32 // in a request
+)
+
+// savedAs returns the name of the saved image that a template has under a tag, which the name may contain itself.
+func savedAs(name, tag string) (saved string, ok bool) {
+	if base, own, has := strings.Cut(name, ":"); has && tag == "" {
+		name, tag = base, own
+		if tag == "" {
+			return "", false
+		}
+	}
+	if tag == "" || tag == defaultTag {
+		return name, notation.IsName(name)
+	}
+	return name + ":" + tag, notation.IsName(name) && notation.IsName(tag)
+}
+
+// allSavedAs is savedAs for several tags.
+func allSavedAs(name string, tags []string) (saved []string, err error) {
+	if len(tags) == 0 || len(tags) > maxTags {
+		return nil, gate.Invalid(fmt.Sprintf("a request must have 1 to %d tags", maxTags), "")
+	}
+	for _, tag := range tags {
+		s, ok := savedAs(name, tag)
+		if !ok || tag == "" {
+			return nil, gate.Invalid(fmt.Sprintf("%.80q can't be a template with the tag %.80q", name, tag), notation.NameHint)
+		}
+		saved = append(saved, s)
+	}
+	return saved, nil
+}
+
+// tagOf returns the template and the tag that a saved image is.
+func tagOf(saved string) (name, tag string) {
+	name, tag, _ = strings.Cut(saved, ":")
+	return name, cmp.Or(tag, defaultTag)
+}
+
+// buildIDOf returns the build ID that tags of an image have: SDKs need a UUID.
+func buildIDOf(digest string) string {
+	d := strings.TrimPrefix(digest, "sha256:") + strings.Repeat("0", 32)
+	return d[:8] + "-" + d[8:12] + "-" + d[12:16] + "-" + d[16:20] + "-" + d[20:32]
+}
+
+// assignTags gives a build of a template tags, which other builds of it lose.
+func assignTags(c *call) error {
+	var in struct {
+		Target string   `json:"target"`
+		Tags   []string `json:"tags"`
+	}
+	if err := c.readJSON(&in); err != nil {
+		return c.Untouched(err)
+	}
+	if err := c.Intend(fmt.Sprintf("tags %.200q of template %.80q", strings.Join(in.Tags, " "), in.Target)); err != nil {
+		return err
+	}
+	from, ok := savedAs(in.Target, "")
+	if !ok {
+		return gate.Invalid(fmt.Sprintf("%.80q is not NAME or NAME:TAG of a template", in.Target), "")
+	}
+	name, _ := tagOf(from)
+	to, err := allSavedAs(name, in.Tags)
+	if err != nil {
+		return err
+	}
+	digest, err := c.api.TagSaved(c.Ctx, c.Caller, from, to)
+	if err != nil {
+		return err
+	}
+	return c.answer(http.StatusCreated, map[string]any{"tags": in.Tags, "buildID": buildIDOf(digest)})
+}
+
+// removeTags removes tags of a template, and the builds that have no other.
+func removeTags(c *call) error {
+	var in struct {
+		Name string   `json:"name"`
+		Tags []string `json:"tags"`
+	}
+	if err := c.readJSON(&in); err != nil {
+		return c.Untouched(err)
+	}
+	if err := c.Intend(fmt.Sprintf("tags %.200q of template %.80q", strings.Join(in.Tags, " "), in.Name)); err != nil {
+		return err
+	}
+	saved, err := allSavedAs(in.Name, in.Tags)
+	if err != nil {
+		return err
+	}
+	for _, s := range saved {
+		if err := c.api.RemoveSaved(c.Ctx, c.Caller, s); err != nil {
+			return err
+		}
+	}
+	return c.done()
+}
+
+// listTags lists the tags of a template.
+func listTags(c *call) error {
+	if c.R.PathValue("part") != "tags" {
+		return c.Untouched(unsupported("this part of templates is"))
+	}
+	all, err := c.api.Saved(c.Ctx, c.Caller)
+	if err != nil {
+		return err
+	}
+	template, out := c.R.PathValue("template"), []map[string]any{}
+	for _, saved := range slices.Sorted(maps.Keys(all)) {
+		if name, tag := tagOf(saved); name == template {
+			out = append(out, map[string]any{"tag": tag, "buildID": buildIDOf(all[saved].Digest), "createdAt": all[saved].Named})
+		}
+	}
+	if len(out) == 0 {
+		return &gate.Refusal{Code: errcode.NotFound, Message: fmt.Sprintf("no template is named %.80q", template)}
+	}
+	return c.answer(http.StatusOK, out)
+}
 
 // buildRequest is the request for a build.
 type buildRequest struct {
@@ -107,17 +232,20 @@ func requestBuild(c *call) error {
 	if err := c.readJSON(in); err != nil {
 		return c.Untouched(err)
 	}
-	name, tag, _ := strings.Cut(in.Name, ":")
-	if in.Name == "" {
-		name = in.Alias
-	}
+	name, tag, tagged := strings.Cut(cmp.Or(in.Name, in.Alias), ":")
 	if err := c.Intend(fmt.Sprintf("template %.80q", name)); err != nil {
 		return err
 	}
-	for _, t := range append(in.Tags, tag) {
-		if t != "" && t != defaultTag {
-			return unsupported("tags of templates are")
-		}
+	tags := in.Tags
+	if tagged {
+		tags = append(tags, tag)
+	}
+	if len(tags) == 0 {
+		tags = []string{defaultTag}
+	}
+	saved, err := allSavedAs(name, tags)
+	if err != nil {
+		return err
 	}
 	switch _, err := c.api.Image(name); {
 	case !notation.IsName(name):
@@ -127,7 +255,7 @@ func requestBuild(c *call) error {
 	case in.CPUs != nil && (*in.CPUs <= 0 || *in.CPUs > 1<<10), in.Memory != nil && (*in.Memory <= 0 || *in.Memory > 1<<30):
 		return gate.Invalid("cpuCount or memoryMB is out of range", "")
 	}
-	b := &build{api: c.api, caller: c.Caller, name: name, namespace: c.Caller.Namespace + "/" + c.Caller.Nested}
+	b := &build{api: c.api, caller: c.Caller, name: name, saved: saved, namespace: c.Caller.Namespace + "/" + c.Caller.Nested}
 	if in.CPUs != nil {
 		b.limits.CPUs = *in.CPUs
 	}
@@ -156,7 +284,7 @@ func requestBuild(c *call) error {
 	}
 	c.Target = stage.ID()
 	return c.answer(http.StatusAccepted, map[string]any{
-		"templateID": name, "buildID": b.id, "public": false, "names": []string{name}, "tags": []string{defaultTag}, "aliases": []string{name},
+		"templateID": name, "buildID": b.id, "public": false, "names": []string{name}, "tags": tags, "aliases": []string{name},
 	})
 }
 
@@ -310,11 +438,16 @@ func buildStatus(c *call) error {
 func findTemplate(c *call) error {
 	name := strings.TrimSuffix(c.R.PathValue("alias"), ":"+defaultTag)
 	if _, err := c.api.Image(name); err != nil {
-		names, err := c.api.Saved(c.Ctx, c.Caller)
+		all, err := c.api.Saved(c.Ctx, c.Caller)
 		if err != nil {
 			return err
 		}
-		if _, ok := names[name]; !ok {
+		found := false
+		for saved := range all {
+			template, _ := tagOf(saved)
+			found = found || saved == name || template == name
+		}
+		if !found {
 			return &gate.Refusal{Code: errcode.NotFound, Message: fmt.Sprintf("no template is named %.80q", name)}
 		}
 	}
@@ -323,29 +456,58 @@ func findTemplate(c *call) error {
 
 // listTemplates lists the templates that the namespace has built.
 func listTemplates(c *call) error {
-	names, err := c.api.Saved(c.Ctx, c.Caller)
+	all, err := c.api.Saved(c.Ctx, c.Caller)
 	if err != nil {
 		return err
 	}
+	templates := map[string]map[string]dialect.SavedImage{}
+	for saved, image := range all {
+		name, tag := tagOf(saved)
+		if templates[name] == nil {
+			templates[name] = map[string]dialect.SavedImage{}
+		}
+		templates[name][tag] = image
+	}
 	out := []map[string]any{}
-	for name, made := range names {
+	for _, name := range slices.Sorted(maps.Keys(templates)) {
+		var first, last time.Time
+		builds := map[string]bool{}
+		for _, image := range templates[name] {
+			if first.IsZero() || image.Named.Before(first) {
+				first = image.Named
+			}
+			if image.Named.After(last) {
+				last = image.Named
+			}
+			builds[image.Digest] = true
+		}
 		out = append(out, map[string]any{
 			"templateID": name, "buildID": "", "buildStatus": statusReady, "names": []string{name}, "aliases": []string{name}, "public": false,
-			"createdAt": made, "updatedAt": made, "lastSpawnedAt": nil, "createdBy": nil, "spawnCount": 0, "buildCount": 1,
+			"createdAt": first, "updatedAt": last, "lastSpawnedAt": nil, "createdBy": nil, "spawnCount": 0, "buildCount": len(builds),
 			"cpuCount": 0, "memoryMB": 0, "diskSizeMB": 0, "envdVersion": envdVersion,
 		})
 	}
 	return c.answer(http.StatusOK, out)
 }
 
-// removeTemplate removes a template that the namespace has built.
+// removeTemplate removes a template that the namespace has built, with all its tags.
 func removeTemplate(c *call) error {
 	name := strings.TrimSuffix(c.R.PathValue("template"), ":"+defaultTag)
-	if name == "tags" {
-		return unsupported("tags of templates are")
-	}
-	if err := c.api.RemoveSaved(c.Ctx, c.Caller, name); err != nil {
+	all, err := c.api.Saved(c.Ctx, c.Caller)
+	if err != nil {
 		return err
+	}
+	found := false
+	for saved := range all {
+		if template, _ := tagOf(saved); template == name {
+			if err := c.api.RemoveSaved(c.Ctx, c.Caller, saved); err != nil {
+				return err
+			}
+			found = true
+		}
+	}
+	if !found {
+		return &gate.Refusal{Code: errcode.NotFound, Message: fmt.Sprintf("no template is named %.80q", name)}
 	}
 	return c.done()
 }

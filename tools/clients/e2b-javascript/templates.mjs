@@ -95,6 +95,43 @@ await report.works('Template.exists Template.aliasExists', async () => {
     if (Template[method]) assert.deepEqual([await Template[method]('one'), await Template[method]('base'), await Template[method]('nonesuch')], [true, true, false])
   }
 })
+await report.works('Template.assignTags Template.removeTags Template.getTags', async () => {
+  if (!Template.assignTags) return
+  const name = `tagged-js-${version}` // which no other run has built
+  const made = (text, template) => printed(begin().fromBaseImage().runCmd(`echo ${text} > ~/text`), template, 'cat ~/text')
+  const has = async (template) => {
+    const sbx = await Sandbox.create(template, { timeoutMs: 600_000 })
+    try {
+      return (await sbx.commands.run('cat ~/text')).stdout
+    } finally {
+      await sbx.kill()
+    }
+  }
+  assert.equal(await made('first', `${name}:v1`), 'first\n')
+  await assert.rejects(Sandbox.create(name), /tagged/) // no build has the tag default
+  assert.deepEqual((await Template.assignTags(`${name}:v1`, ['production', 'default'])).tags, ['production', 'default'])
+  assert.equal(await has(name), 'first\n')
+  assert.equal(await made('second', `${name}:v2`), 'second\n')
+  assert.deepEqual((await Template.assignTags(`${name}:v2`, 'production')).tags, ['production'])
+  assert.deepEqual([await has(`${name}:production`), await has(`${name}:v1`), await has(`${name}:default`)], ['second\n', 'first\n', 'first\n'])
+  if (Template.getTags) {
+    const all = await Template.getTags(name)
+    assert.deepEqual(all.map((t) => t.tag), ['default', 'production', 'v1', 'v2'])
+    assert.deepEqual([all[0].buildId === all[2].buildId, all[1].buildId === all[3].buildId, all[2].buildId === all[3].buildId], [true, true, false])
+    assert.ok(all[0].createdAt instanceof Date)
+    await assert.rejects(Template.getTags('nonesuch'), /nonesuch/)
+  }
+  if (since(version, '2.14.0')) {
+    await build(begin().fromBaseImage().runCmd('echo third > ~/text'), name, { tags: ['v3', 'default'] })
+    assert.deepEqual([await has(name), await has(`${name}:v3`), await has(`${name}:v1`)], ['third\n', 'third\n', 'first\n'])
+  }
+  await Template.removeTags(name, ['v1', 'production'])
+  await assert.rejects(Sandbox.create(`${name}:v1`), /:v1/)
+  assert.equal(await has(`${name}:v2`), 'second\n')
+  await assert.rejects(Template.removeTags(name, 'v1'), /v1/)
+  await assert.rejects(Template.assignTags(`${name}:v1`, 'x'), /v1/)
+  await assert.rejects(Template.assignTags(`${name}:v2`, 'a/b'), /a\/b/)
+})
 await report.works('Template.toJSON Template.toDockerfile', async () => {
   assert.match(await Template.toJSON(begin().fromImage('x')), /"fromImage": ?"x"/)
   assert.match(Template.toDockerfile(begin().fromImage('x')), /^FROM x/)
@@ -104,8 +141,6 @@ const lacking = {
   'Template#fromGCPRegistry': () => build(begin().fromGCPRegistry('x', { serviceAccountJSON: {} }), 'x'),
 }
 for (const [method, run] of Object.entries(lacking)) await report.lacks('credentials of registries', method, () => assert.rejects(run(), /not supported by this server/))
-const tags = { 'Template.assignTags': () => Template.assignTags('one:a', 'b'), 'Template.removeTags': () => Template.removeTags('one', 'a'), 'Template.getTags': () => Template.getTags('one') }
-for (const [method, run] of Object.entries(tags)) await report.lacks('tags of templates', method, () => assert.rejects(run(), /not supported by this server/))
 await report.lacks('the MCP gateway', 'Template#addMcpServer')
 await report.lacks('dev containers', 'Template#betaDevContainerPrebuild Template#betaSetDevContainerStart')
 report.end()

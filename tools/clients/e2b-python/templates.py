@@ -128,6 +128,46 @@ def exists():
             assert [getattr(Template, method)(name) for name in ("one", "base", "nonesuch")] == [True, True, False]
 
 
+def tags():
+    if not hasattr(e2b.Template, "assign_tags"):
+        return
+
+    name = f"tagged-{'async' if asynchronous else 'python'}-{report.version}"  # which no other run has built
+
+    def made(text, template):
+        return printed(begin().from_base_image().run_cmd(f"echo {text} > ~/text"), template, "cat ~/text")
+
+    def has(template):
+        sbx = Sandbox.create(template, timeout=600)
+        try:
+            return sbx.commands.run("cat ~/text").stdout
+        finally:
+            sbx.kill()
+
+    assert made("first", f"{name}:v1") == "first\n"
+    fails("tagged", lambda: Sandbox.create(name))  # no build has the tag default
+    assert Template.assign_tags(f"{name}:v1", ["production", "default"]).tags == ["production", "default"]
+    assert has(name) == "first\n"
+    assert made("second", f"{name}:v2") == "second\n"
+    assert Template.assign_tags(f"{name}:v2", "production").tags == ["production"]
+    assert [has(f"{name}:production"), has(f"{name}:v1"), has(f"{name}:default")] == ["second\n", "first\n", "first\n"]
+    if hasattr(e2b.Template, "get_tags"):
+        all = Template.get_tags(name)
+        assert [t.tag for t in all] == ["default", "production", "v1", "v2"], all
+        assert all[0].build_id == all[2].build_id != all[3].build_id == all[1].build_id, all
+        assert all[0].created_at.year > 2000, all
+        fails("nonesuch", lambda: Template.get_tags("nonesuch"))
+    if since(report.version, "2.14.0"):
+        call("build", begin().from_base_image().run_cmd("echo third > ~/text"), name, tags=["v3", "default"])
+        assert [has(name), has(f"{name}:v3"), has(f"{name}:v1")] == ["third\n", "third\n", "first\n"]
+    Template.remove_tags(name, ["v1", "production"])
+    fails(":v1", lambda: Sandbox.create(f"{name}:v1"))
+    assert has(f"{name}:v2") == "second\n"
+    fails("v1", lambda: Template.remove_tags(name, "v1"))
+    fails("v1", lambda: Template.assign_tags(f"{name}:v1", "x"))
+    fails("a/b", lambda: Template.assign_tags(f"{name}:v2", "a/b"))
+
+
 def texts():
     assert json.loads(Template.to_json(begin().from_image("x")))["fromImage"] == "x"
     assert Template.to_dockerfile(begin().from_image("x")).startswith("FROM x")
@@ -143,6 +183,7 @@ report.works(f"{B}pip_install {B}npm_install {B}bun_install {B}apt_install", ins
 report.works("Template.from_image Template.from_debian_image Template.from_ubuntu_image Template.from_python_image Template.from_node_image Template.from_bun_image Template.from_fedora_image Template.from_alpine_image Template.from_arch_image Template.from_dockerfile", bases)
 report.works("Template.build_in_background Template.get_build_status", background)
 report.works("Template.exists Template.alias_exists", exists)
+report.works("Template.assign_tags Template.remove_tags Template.get_tags", tags)
 report.works("Template.to_json Template.to_dockerfile", texts)
 report.works(f"{B}skip_cache", lambda: call("build", begin().from_base_image().skip_cache().run_cmd("true"), "from"))
 LACKING = "not supported by this server"
@@ -151,12 +192,6 @@ for name, run in {
     "from_gcp_registry": lambda: call("build", begin().from_gcp_registry("x", {}), "x"),
 }.items():
     report.lacks("credentials of registries", f"Template.{name}", lambda run=run: fails(LACKING, run))
-for name, run in {
-    "assign_tags": lambda: Template.assign_tags("one:a", "b"),
-    "remove_tags": lambda: Template.remove_tags("one", "a"),
-    "get_tags": lambda: Template.get_tags("one"),
-}.items():
-    report.lacks("tags of templates", f"Template.{name}", lambda run=run: fails(LACKING, run))
 report.lacks("the MCP gateway", f"{B}add_mcp_server")
 report.lacks("dev containers", f"{B}beta_dev_container_prebuild {B}beta_set_dev_container_start")
 report.end()
