@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
@@ -294,4 +295,33 @@ func TestE2BBuildsEndWithTheirKey(t *testing.T) {
 	b.key = s.makeKey(v1.NewKey{Namespace: "builds"}).Secret
 	b.wait("runs", id, "error", "the key is no longer valid")
 	testkit.Until(t, "the sandboxes of the build are removed", func() bool { return b.sandboxes() == 0 })
+}
+
+// Of several starts of a build at once, one lets it begin, from its own image, and the others are refused.
+func TestE2BBuildsStartOnce(t *testing.T) {
+	s := newServed(t)
+	s.plain()
+	url, key := s.withE2B()
+	b := builder{t, s, url, key}
+	id := b.request("once")
+	var all sync.WaitGroup
+	statuses := make(chan string, 8)
+	for i := range cap(statuses) {
+		from := fmt.Sprintf(`{"fromImage":"nonesuch.invalid/image-%d","steps":[]}`, i)
+		all.Go(func() {
+			status, _, _ := s.get("POST", url+"/v2/templates/once/builds/"+id, "", from, "X-API-KEY", key)
+			if statuses <- fmt.Sprint(status); status == 202 {
+				b.wait("once", id, "error", fmt.Sprintf("image-%d", i))
+			}
+		})
+	}
+	all.Wait()
+	close(statuses)
+	count := map[string]int{}
+	for status := range statuses {
+		count[status]++
+	}
+	if count["202"] != 1 || count["409"] != cap(statuses)-1 {
+		t.Errorf("they are answered with %v", count)
+	}
 }

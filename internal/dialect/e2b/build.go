@@ -57,7 +57,6 @@ type build struct {
 	namespace string
 	stage     engine.Box     // has the archives
 	limits    sandpit.Limits // of its sandbox
-	image     string         // on which it begins
 
 	asked time.Time
 
@@ -371,7 +370,7 @@ func (b *build) do(ctx context.Context, in *buildStart) (step string, err error)
 	b.say("info", stepBase, "FROM "+cmp.Or(in.FromTemplate, in.FromImage))
 	limits := b.limits
 	limits.Life = maxBuildTime
-	spec := sandpit.Spec{Image: b.image, Limits: limits, Egress: sandpit.Egress{Preset: sandpit.EgressPublic}}
+	spec := sandpit.Spec{Image: in.image, Limits: limits, Egress: sandpit.Egress{Preset: sandpit.EgressPublic}}
 	sb, err := b.api.create(ctx, b.api.Tenant(b.caller), spec, false, b.mark())
 	if err != nil {
 		return stepBase, err

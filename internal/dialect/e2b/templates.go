@@ -352,6 +352,8 @@ type buildStart struct {
 	Steps        []buildStep     `json:"steps"`
 	StartCmd     string          `json:"startCmd"`
 	ReadyCmd     string          `json:"readyCmd"`
+
+	image string // on which the build begins
 }
 
 // buildStep is a step of a build.
@@ -361,8 +363,8 @@ type buildStep struct {
 	Hash string   `json:"filesHash"`
 }
 
-// image returns the image on which a build begins.
-func (s *buildStart) image(a *api) (string, error) {
+// resolve returns the image on which the build begins.
+func (s *buildStart) resolve(a *api) (string, error) {
 	from := s.FromTemplate
 	if from == "" {
 		from = baseName(s.FromImage)
@@ -405,7 +407,7 @@ func startBuild(c *call) error {
 	case size > maxStepBytes || len(in.Steps) > maxSteps:
 		return &gate.Refusal{Code: errcode.TooLarge, Message: fmt.Sprintf("a build has at most %d steps, with %d bytes of arguments", maxSteps, maxStepBytes)}
 	}
-	if b.image, err = in.image(c.api); err != nil {
+	if in.image, err = in.resolve(c.api); err != nil {
 		return err
 	}
 	if err := c.api.builds.start(c.Ctx, b, in); err != nil {
