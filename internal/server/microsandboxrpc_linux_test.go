@@ -23,6 +23,7 @@ func TestMicrosandboxRPCClients(t *testing.T) {
 	bin := filepath.Join(g.venv(python), "python")
 	compatible(t, g.run(bin, "scenario.py"))
 	g.quiet(bin, "tools.py")
+	g.quiet(bin, "examples.py")
 }
 
 // Calls that no client makes get an error in one of the three forms, and nobody gets at the sandbox of another key.

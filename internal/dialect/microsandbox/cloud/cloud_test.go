@@ -1,9 +1,13 @@
 package cloud
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/url"
+	"path"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -112,4 +116,102 @@ func TestEnded(t *testing.T) {
 			t.Errorf("%+v is %+v", other, s)
 		}
 	}
+}
+
+// Whatever the body of a create is, it is refused as such, or stands for a sandbox whose limits are no less than nothing, whose patches are
+// inside it, and of which no value of a secret or variable is kept.
+func FuzzCreate(f *testing.F) {
+	for _, seed := range []string{
+		`{}`, `null`, `[]`,
+		`{"name":"a","image":{"type":"oci","reference":"x"},"resources":{"vcpus":1,"memory_mib":512,"disk_size_mib":9},"rlimits":[{"resource":"nproc","soft":1,"hard":2}]}`,
+		`{"name":"a","source":"oci","reference":"x","env":[{"key":"A","value":"hunter2"}],"runtime":{"user":"nobody","workdir":"/x","scripts":{"../x":"y"}},"lifecycle":{"max_duration_secs":9,"idle_timeout_secs":-9}}`,
+		`{"source":"oci","reference":"x","mounts":[{"type":"tmpfs","guest":"/t","size_mib":9223372036854775807,"options":{"readonly":false}}]}`,
+		`{"source":"oci","reference":"x","patches":[{"type":"file","path":"/a","content":[1,2,255]},{"type":"text","path":"/../b","content":"c"},{"type":"symlink","target":"/etc","link":"/l"}]}`,
+		`{"source":"oci","reference":"x","network":{"policy":{"default_egress":"deny","rules":[{"direction":"egress","destination":{"domain":"a.com"},"protocols":["tcp"],"ports":[{"start":1,"end":2}],"action":"allow"}]},
+			"secrets":{"entries":[{"env_var":"K","value":"hunter2","substitution":{"headers":true},"allowed_hosts":[{"type":"exact","value":"a.com"}]}]}}}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		in := new(newSandbox)
+		if json.Unmarshal(body, in) != nil {
+			return
+		}
+		refused := func(err error) bool {
+			if err != nil && !errors.Is(err, sandpit.ErrInvalid) && !errors.Is(err, sandpit.ErrUnsupported) {
+				t.Errorf("%T: %v", err, err)
+			}
+			return err != nil
+		}
+		spec, err := in.spec()
+		if refused(err) {
+			return
+		}
+		if l := spec.Limits; l.CPUs < 0 || l.Life < 0 || spec.Idle < 0 {
+			t.Errorf("%+v", spec)
+		}
+		for _, m := range spec.Tmpfs {
+			if m.Size < 0 {
+				t.Errorf("%+v", m)
+			}
+		}
+		size := 0
+		for _, p := range append(in.Patches, scripts(in.Runtime.Scripts)...) {
+			if size += len(p.Content); refused(p.check()) {
+				return
+			}
+			if at := p.at(); !path.IsAbs(at) || path.Clean("/x"+at) != path.Join("/x", path.Clean(at)) {
+				t.Errorf("the patch of %q is accepted", at)
+			}
+		}
+		if size > 3*len(body) { // a byte that is not UTF-8 becomes three
+			t.Errorf("%d bytes have become %d", len(body), size)
+		}
+		if _, _, err := in.Network.is.egress(); refused(err) {
+			return
+		}
+		secrets, err := in.Network.is.Secrets.uses()
+		if refused(err) {
+			return
+		}
+		const secret = "hunter2-hunter2"
+		for i := range in.Env {
+			in.Env[i].Value = secret
+		}
+		if s := in.Network.is.Secrets; s != nil {
+			for i := range s.Entries {
+				s.Entries[i].Value = secret
+			}
+		}
+		kept, err := json.Marshal(in.state())
+		if err != nil || bytes.Contains(kept, []byte(secret)) && !bytes.Contains(body, []byte(secret)) {
+			t.Errorf("%d secrets, and the state is %s, %v", len(secrets), kept, err)
+		}
+	})
+}
+
+// Whatever a path and a cursor are, they name at most one thing: a route for a sandbox by its name, and a position of a log.
+func FuzzNames(f *testing.F) {
+	f.Add("/v1/sandboxes/by-name/a/start", "AQAAAAAAAAAAAAAAAAAAAQI=")
+	f.Add("/v1/sandboxes/by-name/%2e%2e%2fx/stop", "")
+	f.Add("/v1/sandboxes/by-name//%zz", "\n")
+	known := map[string]bool{"": true}
+	for _, r := range sandboxRoutes() {
+		known[r.id+byName] = r.named
+	}
+	f.Fuzz(func(t *testing.T, p, cursor string) {
+		if u, err := url.ParseRequestURI(p); err == nil {
+			for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
+				r := &http.Request{Method: method, URL: u}
+				if id := Pick(r); !known[id] || id != "" && r.PathValue("sandbox") == "" {
+					t.Errorf("%s %q is %q of %q", method, p, id, r.PathValue("sandbox"))
+				}
+			}
+		}
+		if seq, err := position(cursor); err == nil {
+			if again, err := position(string(appendCursor(nil, seq))); err != nil || again != seq {
+				t.Errorf("%q is %d, and then %d, %v", cursor, seq, again, err)
+			}
+		}
+	})
 }
