@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -127,26 +126,14 @@ func comparable(plan driver.Plan, config client.Config, id string) (driver.Plan,
 
 // shelf keeps held sandboxes ready.
 type shelf struct {
+	reserve[*held]
 	engine *Engine
 
-	start  sync.Once
-	ctx    context.Context
-	cancel context.CancelFunc
-	wake   chan struct{} // one place: something has changed
-	done   chan struct{} // closed when the keeper has ended
-
-	mu      sync.Mutex // guards all below
-	conf    []Held
-	ready   []*held // oldest first
-	closed  bool
-	claimed int64
-	missed  int64
+	conf []Held // guarded by mu
 }
 
 func newShelf(e *Engine, conf []Held) *shelf {
-	h := &shelf{engine: e, conf: conf, wake: make(chan struct{}, 1), done: make(chan struct{})}
-	h.ctx, h.cancel = context.WithCancel(context.Background())
-	return h
+	return &shelf{reserve: newReserve[*held](), engine: e, conf: conf}
 }
 
 // begin starts the keeper, if there is something to keep.
@@ -168,13 +155,6 @@ func (h *shelf) set(conf []Held) {
 	h.poke()
 }
 
-func (h *shelf) poke() {
-	select {
-	case h.wake <- struct{}{}:
-	default:
-	}
-}
-
 // claim returns a held sandbox that is what a plan and a configuration make, or nil. The caller uses it
 // or gives it back.
 func (h *shelf) claim(image string, plan driver.Plan, config client.Config) *held {
@@ -183,57 +163,18 @@ func (h *shelf) claim(image string, plan driver.Plan, config client.Config) *hel
 	if !slices.ContainsFunc(h.conf, func(c Held) bool { return c.Image == image }) {
 		return nil
 	}
-	i := slices.IndexFunc(h.ready, func(k *held) bool {
+	k, ok := h.take(func(k *held) bool {
 		if !k.usable() {
 			h.poke()
 			return false
 		}
 		return k.fits(plan, config)
 	})
-	if i < 0 {
-		h.missed++
+	if !ok {
 		return nil
 	}
-	k := h.ready[i]
-	h.ready = slices.Delete(h.ready, i, i+1)
-	h.claimed++
 	h.poke()
 	return k
-}
-
-// put adds a held sandbox: a new one, or one that was claimed and not used.
-func (h *shelf) put(k *held, back bool) {
-	h.mu.Lock()
-	keep := !h.closed
-	if keep {
-		h.ready = append(h.ready, k)
-	}
-	if back {
-		h.claimed--
-	}
-	h.mu.Unlock()
-	if !keep {
-		k.destroy()
-	}
-}
-
-// close destroys all of them, and makes no more.
-func (h *shelf) close() {
-	h.mu.Lock()
-	h.closed = true
-	h.mu.Unlock()
-	h.cancel()
-	h.start.Do(func() { close(h.done) }) // no keeper was ever started
-	<-h.done
-	h.mu.Lock()
-	ready := h.ready
-	h.ready = nil
-	h.mu.Unlock()
-	var wg sync.WaitGroup
-	for _, k := range ready {
-		wg.Go(k.destroy)
-	}
-	wg.Wait()
 }
 
 // keep is the keeper: it replaces missing, old and unusable ones, and those that no create would make
@@ -339,7 +280,7 @@ func (h *shelf) fill(c Held) error {
 	return h.try(func(ctx context.Context, t *task) error {
 		k, err := h.engine.hold(ctx, t, c)
 		if err == nil {
-			h.put(k, false)
+			h.add(k)
 		}
 		return err
 	})
@@ -353,22 +294,6 @@ func (h *shelf) try(f func(ctx context.Context, t *task) error) error {
 	ctx, cancel := context.WithCancelCause(h.ctx)
 	t := &task{what: "holding a sandbox", namespace: blankSpace, cancel: cancel}
 	return h.engine.start(ctx, t, h.engine.opts.Patience.Create, func(ctx context.Context) error { return f(ctx, t) }).wait(context.Background())
-}
-
-// await waits until something changes, or d is over.
-func (h *shelf) await(d time.Duration) { waitFor(h.ctx, h.wake, d) }
-
-// rest waits for a fixed time.
-func (h *shelf) rest(d time.Duration) { waitFor(h.ctx, nil, d) }
-
-func waitFor(ctx context.Context, wake <-chan struct{}, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-wake:
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }
 
 // wouldHold returns a sandbox that c stands for before it is made. The caller releases its lease.

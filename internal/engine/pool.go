@@ -97,31 +97,22 @@ func (w *warm) destroy() {
 
 // pool keeps blanks ready. The zero value never has any.
 type pool struct {
+	reserve[*warm]
 	engine  *Engine
 	prepare func(ctx context.Context) (*warm, error) // nil: there are none
 	room    func() (bytes int64, bounded bool)       // that is promised to nobody
 
-	start  sync.Once
-	ctx    context.Context
-	cancel context.CancelFunc
-	wake   chan struct{} // one place: something has changed
-	done   chan struct{} // closed when the keeper has ended
-
-	mu      sync.Mutex // guards all below
+	// Guarded by mu.
 	conf    Pool
-	ready   []*warm // oldest first
-	closed  bool
 	lastUse time.Time
 	busy    int // sandboxes that are being made
-	stats   PoolStats
 }
 
 func newPool(e *Engine, conf Pool) *pool {
-	p := &pool{engine: e, conf: conf, room: e.gate.left, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	p := &pool{reserve: newReserve[*warm](), engine: e, conf: conf, room: e.gate.left}
 	if preparer, ok := e.opts.Driver.(driver.Preparer); ok {
 		p.prepare = func(ctx context.Context) (*warm, error) { return e.prepareBlank(ctx, preparer) }
 	}
-	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
 }
 
@@ -145,8 +136,7 @@ func (e *Engine) SetPool(conf Pool) {
 // PoolStats returns the counters of the warm pool.
 func (e *Engine) PoolStats() PoolStats {
 	e.pool.mu.Lock()
-	st := e.pool.stats
-	st.Ready = len(e.pool.ready)
+	st := PoolStats{Ready: len(e.pool.ready), Claimed: e.pool.claimed, Missed: e.pool.missed}
 	e.pool.mu.Unlock()
 	e.shelf.mu.Lock()
 	defer e.shelf.mu.Unlock()
@@ -166,13 +156,6 @@ func (p *pool) begin() {
 			p.mu.Unlock()
 			go p.keep()
 		})
-	}
-}
-
-func (p *pool) poke() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
 	}
 }
 
@@ -201,61 +184,17 @@ func (p *pool) claim(plan driver.Plan) *warm {
 		return nil
 	}
 	now := time.Now()
-	i := slices.IndexFunc(p.ready, func(w *warm) bool { return now.Sub(w.made) < p.maxAge() && w.blank.Fits(plan) })
-	if i < 0 {
-		p.stats.Missed++
-		return nil
-	}
-	w := p.ready[i]
-	p.ready = slices.Delete(p.ready, i, i+1)
-	p.stats.Claimed++
+	w, _ := p.take(func(w *warm) bool { return now.Sub(w.made) < p.maxAge() && w.blank.Fits(plan) })
 	return w
 }
 
-// giveBack returns a claimed, unused blank to the pool, or destroys it if it is not as it was.
+// giveBack returns a claimed, unused blank, or destroys it if it is not as it was.
 func (p *pool) giveBack(w *warm) {
-	p.mu.Lock()
-	keep := !p.closed && !w.linked
-	if keep {
-		p.ready = append([]*warm{w}, p.ready...)
-		p.stats.Claimed--
-	}
-	p.mu.Unlock()
-	if !keep {
+	if w.linked {
 		w.destroy()
+		return
 	}
-}
-
-// add adds a new blank.
-func (p *pool) add(w *warm) {
-	p.mu.Lock()
-	keep := !p.closed
-	if keep {
-		p.ready = append(p.ready, w)
-	}
-	p.mu.Unlock()
-	if !keep {
-		w.destroy()
-	}
-}
-
-// close destroys all blanks, and makes no more.
-func (p *pool) close() {
-	p.mu.Lock()
-	p.closed = true
-	p.mu.Unlock()
-	p.cancel()
-	p.start.Do(func() { close(p.done) }) // no keeper was ever started
-	<-p.done
-	p.mu.Lock()
-	ready := p.ready
-	p.ready = nil
-	p.mu.Unlock()
-	var wg sync.WaitGroup
-	for _, w := range ready {
-		wg.Go(w.destroy)
-	}
-	wg.Wait()
+	p.reserve.giveBack(w)
 }
 
 func (p *pool) maxAge() time.Duration { return cmp.Or(max(p.conf.MaxAge, 0), defaultMaxAge) }
@@ -301,7 +240,7 @@ func (p *pool) keep() {
 				pause = lastPoolPause
 			}
 			pause = min(max(2*pause, firstPoolPause), lastPoolPause)
-			p.sleep(pause)
+			p.rest(pause)
 			continue
 		}
 		p.await(next)
@@ -387,27 +326,6 @@ func (p *pool) fill(n int) error {
 	return errors.Join(errs...)
 }
 
-// await waits until something changes, or d is over.
-func (p *pool) await(d time.Duration) {
-	timer := time.NewTimer(max(d, time.Millisecond))
-	defer timer.Stop()
-	select {
-	case <-p.wake:
-	case <-timer.C:
-	case <-p.ctx.Done():
-	}
-}
-
-// sleep waits for a fixed time.
-func (p *pool) sleep(d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-p.ctx.Done():
-	}
-}
-
 // sweepAgain is the time after which to sweep the remains of a killed engine once more: the
 // guests of its blanks may have been about to end.
 const sweepAgain = 10 * time.Second
@@ -479,7 +397,7 @@ func (s *Sandbox) takeIdentity(id string, spec sandpit.Spec, plan *driver.Plan) 
 // returnBlank returns an unused blank, or held sandbox, to its pool.
 func (s *Sandbox) returnBlank() {
 	if s.held != nil {
-		s.engine.shelf.put(s.held, true)
+		s.engine.shelf.giveBack(s.held)
 		s.held = nil
 	}
 	if s.warm != nil {
