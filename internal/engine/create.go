@@ -411,10 +411,12 @@ func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Conf
 			return err
 		}
 	}
+	held := false
 	if s.held != nil {
 		if guest, err = s.takeHeld(ctx, trace); err != nil {
 			return err
 		}
+		held = guest != nil
 	}
 	if s.instance == nil {
 		ahead.undo() // of a blank that was not bound
@@ -424,7 +426,18 @@ func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Conf
 		}
 		trace("create")
 	}
-	if err := s.greetAndJoin(ctx, guest, &config, &plan, ahead); err != nil {
+	err = s.greetAndJoin(ctx, guest, &config, &plan, ahead)
+	if held && errors.Is(err, sandpit.ErrClosed) && ctx.Err() == nil { // it had ended when it was claimed
+		if err = s.instance.Destroy(ctx); err != nil {
+			return err
+		}
+		s.interpreter = nil
+		if s.instance, err = s.engine.opts.Driver.Create(ctx, plan); err != nil {
+			return err
+		}
+		err = s.greetAndJoin(ctx, nil, &config, &plan, nil)
+	}
+	if err != nil {
 		return err
 	}
 	trace("guest")

@@ -224,8 +224,8 @@ func TestHeldDeath(t *testing.T) {
 	e.Warm()
 	warm := func() bool {
 		sb, err := e.Create(t.Context(), sandpit.Spec{})
-		if err != nil { // its guest has just been killed, and nobody has noticed
-			return false
+		if err != nil {
+			t.Fatal(err)
 		}
 		defer func() {
 			if err := sb.Remove(t.Context()); err != nil {

@@ -225,10 +225,14 @@ func realPath(ctx context.Context, op *operation, in *filesArgs) (any, error) {
 	for links := 0; len(rest) > 0; {
 		element := rest[0]
 		rest = rest[1:]
-		if element == "" || element == "." {
+		switch element {
+		case "", ".":
+			continue
+		case "..": // at has no links
+			at = path.Dir(at)
 			continue
 		}
-		next := path.Join(at, element) // ".." of the root is the root
+		next := path.Join(at, element)
 		i, err := f.Lstat(ctx, next)
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && strings.Trim(strings.Join(rest, "/"), "/") == "":

@@ -70,9 +70,10 @@ func TestEgress(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]error{
-		`{"max_connections":0}`:                                                                                                                        sandpit.ErrInvalid,
-		`{"policy":{"default_egress":"maybe"}}`:                                                                                                        sandpit.ErrInvalid,
-		`{` + denied + rule("maybe", `"any"`, "") + `]}}`:                                                                                              sandpit.ErrInvalid,
+		`{"max_connections":0}`:                           sandpit.ErrInvalid,
+		`{"policy":{"default_egress":"maybe"}}`:           sandpit.ErrInvalid,
+		`{` + denied + rule("maybe", `"any"`, "") + `]}}`: sandpit.ErrInvalid,
+		`{` + denied + rule("allow", `{"cidr":"10.0.0.0/8","domain":"example.com"}`, "") + `]}}`:                                                       sandpit.ErrInvalid,
 		`{` + denied + `{"direction":"up","action":"allow","destination":"any"}]}}`:                                                                    sandpit.ErrInvalid,
 		`{` + denied + rule("allow", `{}`, "") + `]}}`:                                                                                                 sandpit.ErrInvalid,
 		`{` + denied + rule("allow", domain("a.com"), `,"protocols":["sctp"]`) + `]}}`:                                                                 sandpit.ErrInvalid,

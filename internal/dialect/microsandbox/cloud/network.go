@@ -60,6 +60,15 @@ func (d *destination) UnmarshalJSON(data []byte) error {
 	var of exactly[plain]
 	err := json.Unmarshal(data, &of)
 	*d = destination(of.is)
+	fields := 0
+	for _, field := range []string{d.CIDR, d.Domain, d.Suffix, d.Group} {
+		if field != "" {
+			fields++
+		}
+	}
+	if err == nil && fields != 1 {
+		return gate.Invalid("the destination of a network rule must have one of cidr, domain, domain_suffix and group", "")
+	}
 	return err
 }
 
