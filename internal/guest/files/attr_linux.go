@@ -70,7 +70,11 @@ func setAttr(m *wire.SetAttr, path string) error {
 		if m.Attrs&wire.AttrGID != 0 {
 			gid = int(m.GID)
 		}
-		if err := unix.Fchownat(fd, "", uid, gid, unix.AT_EMPTY_PATH); err != nil {
+		err := unix.Fchownat(fd, "", uid, gid, unix.AT_EMPTY_PATH)
+		if err == unix.EINVAL { // an id that this sandbox does not have
+			err = unix.EPERM
+		}
+		if err != nil {
 			return err
 		}
 	}
