@@ -96,13 +96,17 @@ func (a *admission) takeNow(namespace string, d demand) bool {
 	return fits
 }
 
-// enter takes capacity for a sandbox, and waits for it if necessary. The error matches
+// enter takes capacity for a sandbox, and waits for it if necessary, at most for the time of the
+// capacity and, unless that is 0, of most. The error matches
 // sandpit.ErrExhausted if none became free in time, and sandpit.ErrQuota if the server is too
 // small for it.
-func (a *admission) enter(ctx context.Context, namespace string, d demand) error {
+func (a *admission) enter(ctx context.Context, namespace string, d demand, most time.Duration) error {
 	wait, maxWaiting := a.capacity.Wait, a.capacity.Waiting
 	if wait <= 0 {
 		wait = defaultWait
+	}
+	if most > 0 {
+		wait = min(wait, most)
 	}
 	if maxWaiting <= 0 {
 		maxWaiting = defaultWaiting

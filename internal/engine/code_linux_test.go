@@ -153,7 +153,7 @@ func TestContextsOutliveTheEngine(t *testing.T) {
 	if err := sb.RestartContext(t.Context(), "own"); err != nil {
 		t.Fatal(err)
 	}
-	if got, _ := run("import os\nos.getcwd(), os.environ['A']"); text != "('/tmp', 'b')" || got.Restarted == "" {
+	if got, _ := run("import os\nos.getcwd(), os.environ['A']"); text != "('/tmp', 'b')" || got.Restarted != "" {
 		t.Errorf("after another restart it has %s: %+v", text, got)
 	}
 	if err := sb.Remove(t.Context()); err != nil {

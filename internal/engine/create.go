@@ -277,7 +277,7 @@ func (e *Engine) letIn(ctx context.Context, s *Sandbox, t *Tenant, spec sandpit.
 		s.lease.Release()
 		return err
 	}
-	err := e.gate.enter(ctx, s.namespace, s.demand)
+	err := e.gate.enter(ctx, s.namespace, s.demand, t.wait)
 	if err == nil {
 		s.mu.Lock()
 		s.reason, s.admitted = "", time.Now()

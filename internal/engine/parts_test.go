@@ -145,7 +145,7 @@ func TestAdmissionIsFair(t *testing.T) {
 		a := admission{capacity: Capacity{Memory: 10, Wait: time.Minute}}
 		one := demand{memory: 1, sandboxes: 1}
 		for range 10 {
-			if err := a.enter(t.Context(), "x", one); err != nil {
+			if err := a.enter(t.Context(), "x", one, 0); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -154,7 +154,7 @@ func TestAdmissionIsFair(t *testing.T) {
 		var wg sync.WaitGroup
 		wait := func(name string, d demand) {
 			wg.Go(func() {
-				err := a.enter(t.Context(), name[:1], d)
+				err := a.enter(t.Context(), name[:1], d, 0)
 				mu.Lock()
 				defer mu.Unlock()
 				if order = append(order, name); err != nil {
@@ -176,7 +176,7 @@ func TestAdmissionIsFair(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := a.enter(ctx, "d", demand{memory: 10}); !errors.Is(err, context.Canceled) {
+		if err := a.enter(ctx, "d", demand{memory: 10}, 0); !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
 		for range 4 {
@@ -198,7 +198,7 @@ func TestGrowthWaitsItsTurn(t *testing.T) {
 		d := demand{memory: 4, sandboxes: 1}
 		a.claim(d)
 		var wg sync.WaitGroup
-		wg.Go(func() { _ = a.enter(t.Context(), "x", demand{memory: 9, sandboxes: 1}) })
+		wg.Go(func() { _ = a.enter(t.Context(), "x", demand{memory: 9, sandboxes: 1}, 0) })
 		synctest.Wait()
 		refused := func(namespace string, memory int64, kind error, message string) {
 			t.Helper()
@@ -385,7 +385,7 @@ func TestBlanksCountInCapacity(t *testing.T) {
 		t.Errorf("%d blanks where there is room for 3", n)
 	}
 	d := demand{memory: 2 * blankMemory, sandboxes: 1}
-	if err := e.gate.enter(t.Context(), "", d); err != nil {
+	if err := e.gate.enter(t.Context(), "", d, 0); err != nil {
 		t.Fatalf("blanks are in the way: %v", err)
 	}
 	if n := target(); n != 1 {
@@ -578,7 +578,7 @@ func TestOverdue(t *testing.T) {
 
 func TestDemandAboveTheCapacity(t *testing.T) {
 	a := &admission{capacity: Capacity{Memory: 1 << 30}}
-	err := a.enter(t.Context(), "x", demand{memory: 2 << 30, cpus: 1})
+	err := a.enter(t.Context(), "x", demand{memory: 2 << 30, cpus: 1}, 0)
 	const want = "creating a sandbox: it needs 2 GiB of memory, and this server has 1 GiB of memory in total"
 	if !errors.Is(err, sandpit.ErrExhausted) || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)

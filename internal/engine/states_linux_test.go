@@ -638,6 +638,9 @@ func TestCapacity(t *testing.T) {
 	e, _ = adopt(t, srv, func(o *engine.Options) {
 		o.Capacity = engine.Capacity{Memory: 1 << 30, Sandboxes: 2, Wait: time.Hour}
 	})
+	if _, err := e.As("", policy.Default()).Waiting(time.Millisecond).Create(t.Context(), incomplete); !errors.Is(err, sandpit.ErrExhausted) {
+		t.Errorf("a create that waits for a moment: %v", err)
+	}
 	removed := make(chan error, 1)
 	time.AfterFunc(50*time.Millisecond, func() { removed <- e.Remove(context.Background(), first.ID()) })
 	made(t, e, incomplete)

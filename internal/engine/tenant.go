@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"iter"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
@@ -16,7 +17,8 @@ type Tenant struct {
 	namespace string
 	nested    string // the nested namespace, sandpit.AllNamespaces or ""
 	policy    policy.Policy
-	locked    error // why it has no policy; nil: it has one
+	locked    error         // why it has no policy; nil: it has one
+	wait      time.Duration // the longest that creates wait for capacity; 0: that of Capacity
 }
 
 var _ sandpit.Client = (*Tenant)(nil)
@@ -31,14 +33,26 @@ func (e *Engine) As(namespace string, p policy.Policy) *Tenant {
 // use and remove its sandboxes. Creating, changing and extending them fails with an error that
 // matches sandpit.ErrForbidden.
 func (t *Tenant) WithoutPolicy(why error) *Tenant {
-	return &Tenant{engine: t.engine, namespace: t.namespace, nested: t.nested, policy: t.policy, locked: why}
+	next := *t
+	next.locked = why
+	return &next
 }
 
 // In returns the tenant as it sees a namespace nested in its own, or with sandpit.AllNamespaces its
 // own and all nested ones. A nested namespace has names of its own, and else nothing: it needs not be
 // created, and its sandboxes count as the tenant's. "" is the tenant's own, as before In.
 func (t *Tenant) In(nested string) *Tenant {
-	return &Tenant{engine: t.engine, namespace: t.namespace, nested: nested, policy: t.policy, locked: t.locked}
+	next := *t
+	next.nested = nested
+	return &next
+}
+
+// Waiting returns the tenant with creates that wait for capacity no longer than most, for clients that
+// wait no longer either.
+func (t *Tenant) Waiting(most time.Duration) *Tenant {
+	next := *t
+	next.wait = most
+	return &next
 }
 
 // sees reports whether lists and events of the tenant have the sandboxes of a nested namespace.

@@ -133,7 +133,7 @@ func (s *Sandbox) makeFirst(ctx context.Context, making *task, t *Tenant) error 
 	giveBack()
 	making.limit(0) // there may be no room for long
 	making.enter("waiting for capacity")
-	if err := e.gate.enter(ctx, s.namespace, next.demand); err != nil {
+	if err := e.gate.enter(ctx, s.namespace, next.demand, 0); err != nil {
 		return err
 	}
 	s.demand = next.demand

@@ -74,6 +74,9 @@ const (
 	killPatience  = 30 * time.Second
 )
 
+// restarted is why an interpreter was killed that was to be.
+const restarted = "the context was restarted"
+
 // kill kills the interpreter and all that it has started. why is the reason that the run is told.
 func (i *instance) kill(ctx context.Context, why string) error {
 	i.mu.Lock()
@@ -257,8 +260,11 @@ func (c *state) running(ctx context.Context) (*instance, error) {
 	}
 	if is != nil {
 		c.is, c.lost = nil, is.why()
-		if !c.known {
+		switch {
+		case !c.known:
 			c.known, c.lost = true, c.lost+"; its working directory and variables are those of the sandbox now"
+		case c.lost == restarted: // who asked for it knows
+			c.lost = ""
 		}
 		c.stale = append(c.stale, is.socket)
 	}

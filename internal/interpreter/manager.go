@@ -321,7 +321,7 @@ func (m *Manager) Restart(ctx context.Context, id string) error {
 		return err
 	}
 	c.discover(ctx)
-	return c.kill(ctx, "the context was restarted")
+	return c.kill(ctx, restarted)
 }
 
 // Remove removes a context. See sandpit.Coder.

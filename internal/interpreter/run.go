@@ -231,6 +231,7 @@ func (r *run) marked(complete chan<- struct{}) {
 				wait = false
 			default:
 				if r.c.m.place.Full(r.is.process.ID()) {
+					r.passLines()
 					return
 				}
 				select {
@@ -238,10 +239,20 @@ func (r *run) marked(complete chan<- struct{}) {
 				case <-r.moved:
 				case <-time.After(fullLook):
 				case <-r.all: // it has left, or the process has ended
+					r.passLines()
 					return
 				}
 			}
 		}
+	}
+}
+
+// passLines passes on the lines whose rest does not come.
+func (r *run) passLines() {
+	for _, l := range r.lanes {
+		l.mu.Lock()
+		l.passLine()
+		l.mu.Unlock()
 	}
 }
 

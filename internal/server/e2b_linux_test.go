@@ -101,6 +101,15 @@ func envelope(flags byte, message string) string {
 	return string(head) + message
 }
 
+// A create for which there is no room fails soon, with the reason, in the form that SDKs show.
+func TestE2BWithoutRoom(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	s.settings.Sandboxes = 1 // which is there
+	url, key := s.withE2B()
+	s.e2bCall(t, 429, "this server is full", "POST", url+"/v2/sandboxes", `{"templateID":"base"}`, "X-API-KEY", key)
+}
+
 // Requests that no SDK sends get an error in the form that the SDKs show, and nobody gets at the
 // sandbox of another key.
 func TestE2BBadInput(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 )
 
 // contextsPath is the path of the interpreter's contexts.
@@ -223,6 +224,15 @@ func runCode(c *call) error {
 			})
 		},
 	})
+	if err != nil || res.Ended != "" {
+		if gone := c.ending(); gone != nil {
+			if timer.Stop(); !l.hasBegun() {
+				return gone
+			}
+			c.NoteOutcome(http.StatusBadGateway, errcode.Closed, gone)
+			panic(http.ErrAbortHandler) // so that SDKs ask whether the sandbox runs, and say that it does not
+		}
+	}
 	if err != nil {
 		if timer.Stop(); !l.hasBegun() {
 			return err

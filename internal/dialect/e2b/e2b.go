@@ -19,6 +19,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
@@ -153,6 +154,8 @@ func (a *api) fail(c *gate.Call, f gate.Failure) {
 		status = dataStatus(f)
 	case f.Code == errcode.Closed: // it is just being removed
 		status = http.StatusNotFound
+	case f.Code == errcode.Overloaded: // for which SDKs have an error
+		status = http.StatusTooManyRequests
 	}
 	switch {
 	case rpcPath(c.R.URL.Path):
@@ -260,10 +263,29 @@ func (c *call) lookAt() (engine.Box, error) {
 	switch {
 	case err != nil:
 		return nil, err
+	case expired(info):
+		return nil, errGone
 	case info.State == sandpit.StateRunning, info.State == sandpit.StatePaused && stateOf(sb).AutoResume:
 		return sb, nil
 	}
 	return nil, &gate.Refusal{Code: errcode.State, Message: "the sandbox is " + string(info.State), Hint: "connect to it to resume it"}
+}
+
+// endSlack is how much earlier than the engine the guest may end what runs in a sandbox whose time is over.
+const endSlack = time.Second
+
+// ending returns the error of work that was ended from outside, if it was because the sandbox ends; else nil. Clients that
+// ask then find the sandbox gone.
+func (c *call) ending() error {
+	sb, err := c.lookAt()
+	if err != nil {
+		return err
+	}
+	if i, err := sb.Info(c.Ctx); err == nil && i.OnExpiry != sandpit.ExpiryPause && time.Until(i.ExpiresAt) < endSlack {
+		time.Sleep(time.Until(i.ExpiresAt))
+	}
+	_, err = c.lookAt()
+	return err
 }
 
 // user returns the user that a request to the data plane names: "" for the sandbox's own.

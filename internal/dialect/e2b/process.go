@@ -200,7 +200,13 @@ func (c *call) follow(s *eventStream, p sandpit.Process) error {
 		return s.end(context.Cause(ctx))
 	case err != nil:
 		return s.end(err)
-	case res.TimedOut:
+	}
+	if res.TimedOut || res.Signal == int(syscall.SIGKILL) {
+		if gone := c.ending(); gone != nil {
+			return s.end(gone)
+		}
+	}
+	if res.TimedOut {
 		return s.end(&gate.Refusal{Code: errcode.Timeout, Message: "the process was killed at its time-out"})
 	}
 	message, err := json.Marshal(map[string]any{"event": map[string]any{"end": endOf(res)}})

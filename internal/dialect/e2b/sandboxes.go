@@ -179,7 +179,7 @@ func createSandbox(c *call) error {
 	if err != nil {
 		return err
 	}
-	sb, err := c.api.create(c.Ctx, c.tenant(), spec, in.AllowInternet != nil || in.Network.mentionsEgress(), data)
+	sb, err := c.api.create(c.Ctx, c.tenant().Waiting(createWait), spec, in.AllowInternet != nil || in.Network.mentionsEgress(), data)
 	switch {
 	case built && errors.Is(err, sandpit.ErrNotFound):
 		return unknown
@@ -194,6 +194,9 @@ func createSandbox(c *call) error {
 	}
 	return c.answer(http.StatusCreated, c.describe(sb))
 }
+
+// createWait is the longest that a create waits for capacity. SDKs give up after a minute, and would not see the reason.
+const createWait = 5 * time.Second
 
 // create creates a sandbox, with root inside where the machine can do that. Unless its creator asked for an egress, it has what the
 // Spec says where the policy and the machine allow that.
@@ -281,6 +284,12 @@ func getSandbox(c *call) error {
 	return c.answer(http.StatusOK, out)
 }
 
+// expired reports whether the time of a sandbox that is then removed is over. The engine removes it a little later, so
+// that the results of what it ends can come. For clients it is gone.
+func expired(i sandpit.Info) bool {
+	return i.State == sandpit.StateRunning && i.OnExpiry != sandpit.ExpiryPause && !i.ExpiresAt.IsZero() && time.Until(i.ExpiresAt) <= 0
+}
+
 // live finds and describes the sandbox that a request to the control plane names, unless it is stopped or has
 // failed: E2B has no such sandboxes.
 func (c *call) live() (engine.Box, sandpit.Info, error) {
@@ -289,8 +298,12 @@ func (c *call) live() (engine.Box, sandpit.Info, error) {
 		return nil, sandpit.Info{}, err
 	}
 	i, err := sb.Info(c.Ctx)
-	if err == nil && (i.State == sandpit.StateStopped || i.State == sandpit.StateFailed) {
+	switch {
+	case err != nil:
+	case i.State == sandpit.StateStopped || i.State == sandpit.StateFailed:
 		err = c.Untouched(&gate.Refusal{Code: errcode.NotFound, Message: fmt.Sprintf("sandbox %s is %s", i.ID, i.State)})
+	case expired(i):
+		err = c.Untouched(&gate.Refusal{Code: errcode.NotFound, Message: fmt.Sprintf("sandbox %s has reached its end", i.ID)})
 	}
 	return sb, i, err
 }
@@ -334,6 +347,9 @@ func listSandboxes(c *call) error {
 	}
 	out := []info{}
 	for _, i := range page.Sandboxes {
+		if expired(i) {
+			continue
+		}
 		var s state
 		if sb, err := tenant.Get(c.Ctx, i.ID); err == nil { // otherwise it has just gone
 			s = stateOf(sb.(engine.Box))
@@ -483,11 +499,19 @@ func setTimeout(c *call) error {
 	if in.Timeout == nil || *in.Timeout < 0 {
 		return gate.Invalid("timeout is missing or negative", "")
 	}
-	sb, _, err := c.live()
+	sb, i, err := c.live()
 	if err != nil {
 		return err
 	}
-	if err := c.extend(sb, seconds(*in.Timeout), nil, false); err != nil {
+	switch {
+	case *in.Timeout > 0:
+		err = c.extend(sb, seconds(*in.Timeout), nil, false)
+	case i.OnExpiry != sandpit.ExpiryPause:
+		err = sb.Remove(c.Ctx)
+	case i.State == sandpit.StateRunning:
+		err = sb.Pause(c.Ctx)
+	}
+	if err != nil {
 		return err
 	}
 	return c.done()

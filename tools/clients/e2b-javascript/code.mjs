@@ -27,6 +27,7 @@ figure`
 const sbx = await Sandbox.create({ timeoutMs: 600_000 })
 try {
   await report.works('Sandbox#runCode', code)
+  if ('handleRequestError' in Sandbox.prototype) await ends() // old versions can't tell
   await languages()
   if (since(report.version, '2.3.0')) {
     await report.works('Sandbox#createCodeContext Sandbox#listCodeContexts Sandbox#restartCodeContext Sandbox#removeCodeContext', contexts)
@@ -63,6 +64,20 @@ async function code() {
   assert.equal((await sbx.runCode('1 + 1')).text, '2')
   assert.equal((await sbx.runCode('import os; os._exit(3)')).error.name, 'InterpreterEnded')
   assert.equal((await sbx.runCode('2 + 2')).text, '4')
+}
+
+// A run and a command that meet the end of their sandbox, by a kill or at its time-out.
+async function ends() {
+  for (const [timeoutMs, cut] of [[600_000, (box) => box.kill()], [4000, () => {}], [600_000, (box) => box.setTimeout(0)]]) {
+    const box = await Sandbox.create({ timeoutMs })
+    const handle = await box.commands.run('sleep 1000', { background: true, timeoutMs: 0 })
+    const ended = assert.rejects(handle.wait(), (e) => e instanceof TimeoutError && !/exceeding 'timeoutMs'/.test(e.message))
+    let done
+    const begun = () => { done ??= cut(box) }
+    await assert.rejects(box.runCode("import time\nprint('begun')\ntime.sleep(1000)", { onStdout: begun }), (e) => e instanceof TimeoutError && /sandbox was killed/.test(e.message))
+    await Promise.all([ended, done])
+    assert.equal(await box.isRunning(), false)
+  }
 }
 
 async function contexts() {

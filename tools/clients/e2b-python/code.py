@@ -3,11 +3,12 @@ the argument, on those of the asynchronous class. The environment says where the
 
 import os
 import sys
+import threading
 
 from report import Blocking, Report  # which traces from here on
 
 import e2b
-from e2b_code_interpreter import AsyncSandbox, Sandbox
+from e2b_code_interpreter import AsyncSandbox, Sandbox, TimeoutException
 
 asynchronous = sys.argv[1:] == ["async"]
 report = Report(f"e2b-code-interpreter (Python{', asynchronous' if asynchronous else ''})", "e2b-code-interpreter")
@@ -56,8 +57,30 @@ def code():
     assert context.id not in [c.id for c in sbx.list_code_contexts()]
 
 
+def ends():
+    """A run and a command that meet the end of their sandbox, by a kill or at its time-out."""
+    kinds = Blocking(AsyncSandbox) if asynchronous else Sandbox
+    for life, cut in ((600, lambda box: box.kill()), (4, lambda box: None), (600, lambda box: box.set_timeout(0))):
+        box = kinds.create(timeout=life)
+        handle = box.commands.run("sleep 1000", background=True, timeout=0)
+        threads = [threading.Thread(target=lambda: cut(box))]
+        begun = lambda m: threads and threads.pop().start()
+        try:
+            got = box.run_code("import time\nprint('begun')\ntime.sleep(1000)", on_stdout=begun)
+            assert False, got
+        except TimeoutException as e:
+            assert "sandbox was killed" in str(e), e
+        try:
+            got = handle.wait()
+            assert False, got
+        except TimeoutException as e:
+            assert "timed out" not in str(e).lower() and "'timeout'" not in str(e) or "killed or reached" in str(e), e
+        assert not box.is_running()
+
+
 sbx = (Blocking(AsyncSandbox) if asynchronous else Sandbox).create(timeout=600)
 try:
+    ends()
     report.works("Sandbox.run_code Sandbox.create_code_context Sandbox.list_code_contexts Sandbox.restart_code_context Sandbox.remove_code_context", code)
 finally:
     sbx.kill()

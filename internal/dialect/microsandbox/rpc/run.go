@@ -71,7 +71,7 @@ func runCode(c *call, in *codeParams) (any, error) {
 		out.add(stdout, value)
 	}
 	if res.Restarted != "" {
-		out.add(stderr, "Error: "+res.Restarted)
+		out.add(stdout, "Note: "+res.Restarted) // of a run that has not failed
 	}
 	if e := res.Error; e != nil {
 		text := e.Traceback
