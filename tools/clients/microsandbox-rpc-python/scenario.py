@@ -48,7 +48,7 @@ async def code(sb):
     run = await sb.run("exit(3)")
     assert run.has_error(), await run.error()
     run = await sb.run("print('fresh', 'x' in globals())")
-    assert await run.output() == "fresh False"
+    assert (await run.output(), run.has_error()) == ("fresh False", False), await run.error()
     runs = await asyncio.gather(*[sb.run(f"print({n})") for n in range(5)])
     assert [await run.output() for run in runs] == ["0", "1", "2", "3", "4"]
 

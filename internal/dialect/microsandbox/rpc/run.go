@@ -70,9 +70,6 @@ func runCode(c *call, in *codeParams) (any, error) {
 	if value != "" {
 		out.add(stdout, value)
 	}
-	if res.Restarted != "" {
-		out.add(stdout, "Note: "+res.Restarted) // of a run that has not failed
-	}
 	if e := res.Error; e != nil {
 		text := e.Traceback
 		if text == "" {
