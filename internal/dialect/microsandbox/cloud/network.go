@@ -60,16 +60,17 @@ func (d *destination) UnmarshalJSON(data []byte) error {
 	var of exactly[plain]
 	err := json.Unmarshal(data, &of)
 	*d = destination(of.is)
-	fields := 0
+	return err
+}
+
+// fields returns how many fields are set.
+func (d *destination) fields() (n int) {
 	for _, field := range []string{d.CIDR, d.Domain, d.Suffix, d.Group} {
 		if field != "" {
-			fields++
+			n++
 		}
 	}
-	if err == nil && fields != 1 {
-		return gate.Invalid("the destination of a network rule must have one of cidr, domain, domain_suffix and group", "")
-	}
-	return err
+	return n
 }
 
 // The actions of rules and defaults.
@@ -160,7 +161,11 @@ func private() []string {
 // add adds a rule to e.
 func (r *netRule) add(e *sandpit.Egress) error {
 	var hosts []string
-	switch d := r.Destination; {
+	d := r.Destination
+	if d.fields() > 1 {
+		return gate.Invalid("the destination of a network rule has more than one of cidr, domain, domain_suffix and group", "")
+	}
+	switch {
 	case d.CIDR != "":
 		hosts = []string{d.CIDR}
 	case d.Domain != "":
