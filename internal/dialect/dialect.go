@@ -36,6 +36,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/keys"
+	"github.com/sandpit-dev/sandpit/internal/ledger"
 )
 
 // Dialect is a wire API of another project.
@@ -130,6 +131,9 @@ type Server struct {
 	Saved       func(context.Context, gate.Caller) (map[string]SavedImage, error)
 	RemoveSaved func(ctx context.Context, caller gate.Caller, name string) error
 	TagSaved    func(ctx context.Context, caller gate.Caller, name string, names []string) (digest string, err error)
+
+	// Memory returns a new account of a namespace for what stays in memory, with a bound of its own.
+	Memory func(namespace string, bound int64) *ledger.Account
 
 	Version string // of the server
 	Log     *slog.Logger

@@ -31,9 +31,31 @@ with ` + "`go test -tags guestembed ./internal/server -run 'Clients$' -update`" 
 - **refused by the client**: the client itself does not send the request.
 - **not yet**: the server refuses the request, and the client shows the error that says so.
 - An empty field: this version has no such method.
+- A version with \*: it does not know E2B_SANDBOX_URL, and needs TLS and E2B_DOMAIN ([server.md](server.md#clients-of-e2b)).
 
 In the tables of JavaScript, ` + "`Class.method` is static and `class#method`" + ` is of an object.
 `
+
+// byDomain are the versions that reach sandboxes only by host names with TLS, by the beginnings of their clients' names.
+var byDomain = map[string][]string{
+	"e2b (":                   {"2.6.4"},
+	"@e2b/code-interpreter (": {"2.4.0", "2.2.0"},
+	"e2b-code-interpreter (":  {"2.8.1", "2.4.1", "2.3.0"},
+}
+
+// heads returns the heads of the columns of versions of a client.
+func heads(client string, versions []string) (out []string) {
+	for _, version := range versions {
+		for name, marked := range byDomain {
+			if strings.HasPrefix(client, name) && slices.Contains(marked, version) {
+				version += ` \*`
+				break
+			}
+		}
+		out = append(out, version)
+	}
+	return out
+}
 
 // compatibility is what is known of each client, version and method.
 type compatibility map[string]map[string]map[string]string
@@ -68,7 +90,9 @@ func parseCompatibility(text string) compatibility {
 			client, versions = name, nil
 		case client == "" || !strings.HasPrefix(line, "|") || strings.HasPrefix(line, "|--"):
 		case versions == nil:
-			versions = cells(line)[1:]
+			for _, head := range cells(line)[1:] {
+				versions = append(versions, strings.TrimSuffix(head, ` \*`))
+			}
 		default:
 			row := cells(line)
 			for i, version := range versions {
@@ -92,7 +116,7 @@ func (c compatibility) String() string {
 				methods[method] = true
 			}
 		}
-		fmt.Fprintf(&b, "\n## %s\n\n| method | %s |\n|--%s|\n", client, strings.Join(versions, " | "), strings.Repeat("|--", len(versions)))
+		fmt.Fprintf(&b, "\n## %s\n\n| method | %s |\n|--%s|\n", client, strings.Join(heads(client, versions), " | "), strings.Repeat("|--", len(versions)))
 		for _, method := range slices.Sorted(maps.Keys(methods)) {
 			fmt.Fprintf(&b, "| `%s` |", method)
 			for _, version := range versions {

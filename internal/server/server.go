@@ -169,6 +169,7 @@ type server struct {
 	named     atomic.Int64 // policies that the file names
 	journal   *audit.Log
 	sender    *webhook.Sender
+	book      *ledger.Ledger
 	previews  *preview.Book
 	known     secret.Services
 	found     foundSecrets
@@ -280,6 +281,7 @@ func (s *server) startEngine(ctx context.Context) error {
 	opt.Settings.fillCapacity(machineMemory(), files)
 	s.conns = newConnections(opt.Settings, files, opt.Log)
 	book := ledger.New(ledger.Bounds{Total: opt.Settings.KeptMemory})
+	s.book = book
 	s.sender = webhook.NewSender(webhook.Options{Private: opt.Settings.PrivateWebhooks, TLS: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: opt.Way.Roots()}, Log: opt.Log, Memory: book})
 	kept, err := s.state.Webhooks(ctx)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/keys"
+	"github.com/sandpit-dev/sandpit/internal/ledger"
 )
 
 // DefaultService is the service of an address that names none: Sandpit's own API.
@@ -74,7 +75,8 @@ func (s *server) door(name string) dialect.Server {
 		Domain: s.domainOf(name), Sandbox: s.box, OpenPort: s.backend.openPort, Features: s.backend.has, IsKey: keys.In,
 		Tokens: dialect.NewTokens(name, s.state.TokenSecret(), keyring{s.ring, s.policies}.Holder),
 		Saved:  s.backend.saved, RemoveSaved: s.backend.removeSaved, TagSaved: s.backend.tagSaved,
-		Image: func(name string) (string, error) { return s.policies.Set().Alias(name) },
+		Memory: func(namespace string, bound int64) *ledger.Account { return s.book.Account(namespace, bound) },
+		Image:  func(name string) (string, error) { return s.policies.Set().Alias(name) },
 	}
 }
 

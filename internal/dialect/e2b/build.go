@@ -440,11 +440,10 @@ func (w *worker) step(ctx context.Context, name string, s buildStep) error {
 		w.user = ownUser(s.Args[0])
 		return nil
 	case "WORKDIR":
-		w.dir = path.Join(cmp.Or(w.dir, homeOf(w.sb, w.user)), s.Args[0])
-		if path.IsAbs(s.Args[0]) {
+		if w.dir = path.Join("/", w.dir, s.Args[0]); path.IsAbs(s.Args[0]) {
 			w.dir = path.Clean(s.Args[0])
 		}
-		return w.shell(ctx, name, w.user, "mkdir", `mkdir -p -- "$1"`, w.dir)
+		return filesOf(w.sb, w.user).Mkdir(ctx, w.dir, 0o755, true)
 	case "RUN":
 		user := w.user
 		if len(s.Args) == 2 && s.Args[1] != "" {

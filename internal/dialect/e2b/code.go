@@ -215,7 +215,7 @@ func runCode(c *call) error {
 	defer timer.Stop()
 	stdout, stderr := &text{l: l, kind: "stdout"}, &text{l: l, kind: "stderr"}
 	res, err := sb.RunCode(c.Ctx, sandpit.Code{
-		Source: in.Code, Context: in.Context, Language: in.Language, Env: environment(in.Env),
+		Source: in.Code, Context: in.Context, Language: in.Language, Env: withOwn(sb, in.Env),
 		Stdout: stdout, Stderr: stderr,
 		Output: func(o sandpit.CodeOutput) {
 			_ = l.send(result{ // if the client has left, the call ends

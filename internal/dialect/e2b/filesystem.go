@@ -1,7 +1,6 @@
 package e2b
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
@@ -40,8 +38,10 @@ func filesystemRoutes() []route {
 
 // place is the file system of a sandbox as a request sees it.
 type place struct {
-	sandpit.Files
-	home string // where relative paths begin
+	sandpit.Files               // with the rights of the user
+	root          sandpit.Files // with those of root; nil if the user is root, or the sandbox has none
+	home          string        // where relative paths begin
+	base          string        // not empty: the sandbox must be told that, with an absolute path
 }
 
 // files returns the files of the sandbox with the rights of a user; "" is the sandbox's own.
@@ -50,23 +50,7 @@ func (c *call) files(user string) (place, error) {
 	if err != nil {
 		return place{}, err
 	}
-	return place{sb.Files().As(user), homeOf(sb, user)}, nil
-}
-
-// homeOf returns where relative paths of a user begin, as far as the host knows.
-func homeOf(sb engine.Box, user string) string {
-	made, err := sb.Made()
-	if err == nil && made.Guest.Dir != "" {
-		return made.Guest.Dir
-	}
-	switch name, _, _ := strings.Cut(cmp.Or(user, made.Guest.User), ":"); name {
-	case "", "user":
-		return "/home/user"
-	case "root", "0":
-		return "/root"
-	default:
-		return "/home/" + name
-	}
+	return filesOf(sb, user), nil
 }
 
 // inside returns a path as the sandbox takes it: "~" is where relative paths begin.
@@ -242,9 +226,12 @@ func makeDir(c *call, in *onPath) (any, error) {
 		return nil, err
 	}
 	p := inside(in.Path)
-	if _, err := f.Lstat(c.Ctx, p); err == nil {
+	switch i, err := f.Stat(c.Ctx, p); {
+	case err == nil && !i.IsDir():
+		return nil, &fs.PathError{Op: "mkdir", Path: in.Path, Err: sandpit.ErrNotDirectory}
+	case err == nil:
 		return nil, &fs.PathError{Op: "mkdir", Path: in.Path, Err: fs.ErrExist}
-	} else if !errors.Is(err, fs.ErrNotExist) {
+	case !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	}
 	if err := f.Mkdir(c.Ctx, p, 0o755, true); err != nil {

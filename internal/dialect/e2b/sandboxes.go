@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -12,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/engine"
@@ -100,6 +103,9 @@ func (n *newSandbox) spec() (sandpit.Spec, error) {
 	case n.PauseMemory != nil && !*n.PauseMemory:
 		return sandpit.Spec{}, unsupported("pausing without keeping the memory is")
 	}
+	if err := checkMetadata(n.Metadata); err != nil {
+		return sandpit.Spec{}, err
+	}
 	spec := sandpit.Spec{Labels: n.Metadata, Env: environment(n.EnvVars), Limits: sandpit.Limits{Life: defaultLife}}
 	if n.Timeout != nil {
 		if spec.Limits.Life = seconds(*n.Timeout); *n.Timeout <= 0 {
@@ -115,6 +121,34 @@ func (n *newSandbox) spec() (sandpit.Spec, error) {
 	var err error
 	spec.Egress, err = n.Network.egress(n.AllowInternet)
 	return spec, err
+}
+
+// maxMetadata bounds the entries of metadata, which are labels. So are the bounds of checkMetadata.
+const maxMetadata = 64
+
+// checkMetadata checks what labels can't hold, by the name that clients know.
+func checkMetadata(all map[string]string) error {
+	plain := func(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl) }
+	if len(all) > maxMetadata {
+		return gate.Invalid(fmt.Sprintf("metadata has %d entries, and may have %d", len(all), maxMetadata), "put more into a file of the sandbox")
+	}
+	for key, value := range all {
+		switch {
+		case key == "" || strings.Contains(key, "=") || !plain(key):
+			return gate.Invalid(fmt.Sprintf("the name %.100q in metadata is empty, or has \"=\" or control characters", key), "")
+		case !plain(value):
+			return gate.Invalid(fmt.Sprintf("the value of %.100q in metadata has control characters, such as a new line or a tab", key), "encode it, for example as JSON")
+		}
+	}
+	return nil
+}
+
+// withOwn returns variables of a command or run, with those that every sandbox of E2B has. Those of the sandbox itself
+// must stay as they were when it was held ready.
+func withOwn(sb engine.Box, vars map[string]string) []string {
+	all := map[string]string{"E2B_SANDBOX": "true", "E2B_SANDBOX_ID": sb.ID(), "E2B_TEMPLATE_ID": stateOf(sb).Template}
+	maps.Copy(all, vars)
+	return environment(all)
 }
 
 // seconds returns a number of seconds, at most 100 years of them.

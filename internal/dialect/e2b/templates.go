@@ -535,5 +535,5 @@ func startTemplate(ctx context.Context, sb engine.Box) error {
 			ready = s
 		}
 	}
-	return startProgram(ctx, sb, start, ready, maxWakeTime, sandpit.Command{})
+	return startProgram(ctx, sb, start, ready, maxWakeTime, sandpit.Command{Env: withOwn(sb, nil)})
 }

@@ -49,7 +49,7 @@ func readFile(c *call) error {
 	if c.R.Header.Get("Accept-Encoding") == gzipType && c.R.Header.Get("Range") == "" && c.R.Method == http.MethodGet {
 		return c.sendCompressed(f, p)
 	}
-	return stream.SendFile(c.Call, f.Files, p, func(_ sandpit.FileInfo, h http.Header) { setName(h, p) })
+	return stream.SendFile(c.Call, f, p, func(_ sandpit.FileInfo, h http.Header) { setName(h, p) })
 }
 
 // setName sets the name under which a browser saves a file. It shows none, as if it were a page of the server.

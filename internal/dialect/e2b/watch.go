@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"iter"
 	"path"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
+	"github.com/sandpit-dev/sandpit/internal/ledger"
 )
 
 // watchEvent is a change in a watched directory.
@@ -30,6 +32,14 @@ var errOverflow = &gate.Refusal{Code: errcode.QuotaExceeded, Message: "changes o
 func (f place) watch(ctx context.Context, in *onPath) iter.Seq2[watchEvent, error] {
 	root := inside(in.Path)
 	return func(yield func(watchEvent, error) bool) {
+		i, err := f.Stat(ctx, root)
+		if err == nil && !i.IsDir() {
+			err = &fs.PathError{Op: "watch", Path: in.Path, Err: sandpit.ErrNotDirectory}
+		}
+		if err != nil {
+			yield(watchEvent{}, err)
+			return
+		}
 		for e, err := range f.Watch(ctx, root, in.Recursive) {
 			if err == nil && e.Kind == sandpit.WatchOverflow {
 				err = errOverflow
@@ -125,13 +135,12 @@ func watchDir(c *call, in *onPath) error {
 	return s.end(&gate.Refusal{Code: errcode.Closed, Message: "the sandbox has ended"})
 }
 
-// Bounds of watchers, whose events wait until a client asks for them. All of them together take at
-// most maxWatchers times maxWaiting of memory, and those of a namespace a part of it. If that is taken, one of the
-// namespace that has most makes room: so no few of them can keep the others out.
+// Bounds of watchers, whose events wait until a client asks for them. What waits is charged to the namespace. If there are
+// too many watchers, one of the namespace that has most makes room: so no few of them can keep the others out.
 const (
 	maxWatchers = 512
 	maxOfOne    = 64               // namespace
-	maxWaiting  = 128 << 10        // bytes of events of a watcher
+	maxWaiting  = 4 << 20          // bytes of events of a watcher
 	eventCost   = 128              // bytes of an event besides its name and entry
 	watcherIdle = 10 * time.Minute // after which a watcher that nobody asks is removed
 )
@@ -141,12 +150,14 @@ type watcher struct {
 	namespace, sandbox string
 	cancel             context.CancelFunc
 	idle               *time.Timer
-	asked              time.Time // when a client asked last; guarded by watchers.mu
+	asked              time.Time       // when a client asked last; guarded by watchers.mu
+	memory             *ledger.Account // charged with size
 
 	mu      sync.Mutex
 	waiting []watchEvent // guarded by mu
 	size    int          // of waiting, in bytes; guarded by mu
 	err     error        // why there are no more; guarded by mu
+	gone    bool         // nobody takes events any more; guarded by mu
 }
 
 // watchers are those of a server. Its methods are safe for concurrent use.
@@ -218,6 +229,7 @@ func (w *watchers) drop(id string) {
 	if one := w.all[id]; one != nil {
 		one.idle.Stop()
 		one.cancel()
+		one.forget()
 		delete(w.all, id)
 	}
 }
@@ -251,6 +263,21 @@ func (one *watcher) end(why error) {
 	one.err = why
 }
 
+// forget gives the memory of the events back.
+func (one *watcher) forget() {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	one.memory.Return(int64(one.size))
+	one.waiting, one.size, one.gone = nil, 0, true
+}
+
+// held returns the memory that the events take.
+func (one *watcher) held() int64 {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	return int64(one.size)
+}
+
 // put adds an event if there is room.
 func (one *watcher) put(e watchEvent) error {
 	one.mu.Lock()
@@ -259,7 +286,7 @@ func (one *watcher) put(e watchEvent) error {
 	if e.Entry != nil {
 		size += entryCost + 2*len(e.Entry.Path) + len(e.Entry.Target)
 	}
-	if one.size+size > maxWaiting {
+	if one.gone || one.size+size > maxWaiting || one.memory.Grow(int64(size)) != nil {
 		return errOverflow
 	}
 	one.waiting, one.size = append(one.waiting, e), one.size+size
@@ -278,6 +305,7 @@ func (one *watcher) take() ([]watchEvent, error) {
 	if all == nil {
 		all = []watchEvent{}
 	}
+	one.memory.Return(int64(one.size))
 	one.waiting, one.size = nil, 0
 	return all, nil
 }
@@ -290,7 +318,7 @@ func createWatcher(c *call, in *onPath) (any, error) {
 	}
 	work, end := c.api.Gate.Outlive(c.Ctx, c.Caller)
 	ctx, cancel := context.WithCancel(work)
-	one := &watcher{namespace: c.Caller.Namespace, sandbox: c.Target, cancel: cancel}
+	one := &watcher{namespace: c.Caller.Namespace, sandbox: c.Target, cancel: cancel, memory: c.api.Memory(c.Caller.Namespace, maxWaiting)}
 	id, err := c.api.watchers.add(one)
 	if err != nil {
 		cancel()
@@ -337,6 +365,9 @@ func (r *onWatcher) about() string { return "watcher " + r.ID }
 func getWatcherEvents(c *call, in *onWatcher) (any, error) {
 	one, err := c.api.watchers.get(c, in.ID)
 	if err != nil {
+		return nil, err
+	}
+	if err := c.Hold(gate.InMemory, one.held()); err != nil {
 		return nil, err
 	}
 	events, err := one.take()

@@ -8,11 +8,13 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/ledger"
 )
 
 // A watcher that nobody asks, and a namespace with many, hold a bounded amount of memory.
 func TestWatchersAreBounded(t *testing.T) {
-	one, n := new(watcher), 0
+	book := ledger.New(ledger.Bounds{})
+	one, n := &watcher{memory: book.Account("a", 2*maxWaiting), idle: time.NewTimer(watcherIdle)}, 0
 	for ; one.put(watchEvent{Name: strings.Repeat("x", 200)}) == nil; n++ {
 		if n > maxWaiting {
 			t.Fatal("a watcher has no bound")
@@ -20,6 +22,21 @@ func TestWatchersAreBounded(t *testing.T) {
 	}
 	if n < 100 || one.size > maxWaiting {
 		t.Errorf("%d events of %d bytes wait", n, one.size)
+	}
+	if book.Used() != int64(one.size) {
+		t.Errorf("%d bytes are charged, want %d", book.Used(), one.size)
+	}
+	if events, err := one.take(); len(events) != n || err != nil || book.Used() != 0 {
+		t.Errorf("%d events are taken, %v; %d bytes are still charged", len(events), err, book.Used())
+	}
+	if one.memory = book.Account("a", 1<<10); one.put(watchEvent{Name: strings.Repeat("x", 1<<10)}) == nil {
+		t.Error("more waits than is free")
+	}
+	if err := one.put(watchEvent{Name: "x"}); err != nil {
+		t.Error(err)
+	}
+	if one.forget(); book.Used() != 0 || one.put(watchEvent{Name: "x"}) == nil {
+		t.Errorf("of a watcher that is gone, %d bytes are charged", book.Used())
 	}
 	var all watchers
 	add := func(namespace string) (string, error) {

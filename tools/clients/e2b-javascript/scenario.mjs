@@ -103,6 +103,9 @@ async function processes() {
   assert.deepEqual([failed.exitCode, failed.stdout, failed.error], [3, 'out\n', 'exit status 3'])
   await fails(TimeoutError, commands.run('sleep 1000', { timeoutMs: 1000 }))
   await fails(SandboxError, commands.run('true', { cwd: '/nonesuch' }))
+  const known = 'echo "$E2B_SANDBOX $E2B_SANDBOX_ID $E2B_TEMPLATE_ID"'
+  assert.equal((await commands.run(known)).stdout, `true ${sbx.sandboxId} base\n`)
+  assert.equal((await commands.run(known, { envs: { E2B_SANDBOX_ID: 'other' } })).stdout, 'true other base\n')
 
   const large = await commands.run('head -c 3000001 /dev/zero | tr "\\0" x')
   assert.equal(large.stdout.length, 3000001)
@@ -161,6 +164,9 @@ async function terminals() {
 async function life() {
   const info = await sbx.getInfo()
   assert.deepEqual([info.sandboxId, info.templateId, info.state, info.metadata], [sbx.sandboxId, 'base', 'running', { suite: 'a b/ü' }])
+  for (const metadata of [{ a: 'x\ny' }, { 'a=b': 'x' }, Object.fromEntries(Array.from({ length: 65 }, (_, i) => [`k${i}`, 'x']))]) {
+    assert.match((await fails(SandboxError, Sandbox.create({ metadata }))).message, /metadata/)
+  }
   await sbx.setTimeout(1_200_000)
   assert.ok((await sbx.getInfo()).endAt - info.endAt > 500_000)
   assert.deepEqual((await Sandbox.list({ query: { metadata: { suite: 'a b/ü' }, state: ['running'] } }).nextItems()).map((s) => s.sandboxId), [sbx.sandboxId])
@@ -250,8 +256,34 @@ async function files() {
     await files.write('/etc/of-root', 'x', { user: 'root' })
     assert.equal((await files.getInfo('/etc/of-root')).owner, 'root')
     assert.equal((await sbx.commands.run('id -un', { user: 'root' })).stdout, 'root\n')
-    await fails(SandboxError, files.remove('/etc/of-root'))
-    assert.equal((await sbx.commands.run('id -u; sudo id -u; sudo rm /etc/of-root')).stdout, '1000\n0\n')
+    await files.write('of-root', 'x', { user: 'root' })
+    await files.write('~/of-root-too', 'x', { user: 'root' })
+    assert.deepEqual((await files.list('/root')).map((e) => e.name).filter((n) => n.startsWith('of-root')), ['of-root', 'of-root-too'])
+    await files.remove('/root/of-root')
+    await files.remove('/root/of-root-too')
+    assert.equal((await sbx.commands.run('id -u; sudo id -u')).stdout, '1000\n0\n')
+
+    // Files are written by root, and belong to the user.
+    const owner = async (path) => (await files.getInfo(path)).owner
+    for (const [name, content] of [['small', 'x'], ['large', 'x'.repeat(3_000_000)]]) {
+      await files.write(`/path/to/${name}`, content)
+      assert.equal(await files.read(`/path/to/${name}`), content)
+      assert.deepEqual([await owner('/path'), await owner('/path/to'), await owner(`/path/to/${name}`)], ['user', 'user', 'user'])
+    }
+    await files.write('/etc/of-root', 'mine')
+    assert.deepEqual([await files.read('/etc/of-root'), await owner('/etc/of-root'), await owner('/etc')], ['mine', 'user', 'root'])
+    assert.equal((await files.rename('/etc/of-root', '/opt/new/of-root')).path, '/opt/new/of-root')
+    assert.deepEqual([await owner('/opt'), await owner('/opt/new')], ['root', 'user'])
+    await files.makeDir('/srv/a/b')
+    assert.deepEqual([await owner('/srv'), await owner('/srv/a'), await owner('/srv/a/b')], ['root', 'user', 'user'])
+    await sbx.commands.run('mkdir -m 700 /srv/secret && echo x > /srv/secret/f', { user: 'root' })
+    assert.deepEqual((await files.list('/srv/secret')).map((e) => e.path), ['/srv/secret/f'])
+    assert.equal(await files.read('/srv/secret/f'), 'x\n')
+    await sbx.commands.run('ln -s /srv/secret/g /tmp/planted')
+    await files.write('/tmp/planted', 'x')
+    assert.equal((await sbx.commands.run('stat -c %U /srv/secret/g', { user: 'root' })).stdout, 'root\n') // what a link leads to is not given away
+    for (const path of ['/path', '/opt/new', '/srv/a', '/srv/secret', '/tmp/planted']) await files.remove(path)
+    assert.equal(await files.exists('/srv/secret'), false)
     let seen = ''
     const term = await sbx.pty.create({ cols: 80, rows: 24, user: 'root', onData: (b) => { seen += Buffer.from(b) } })
     await sbx.pty.sendInput(term.pid, new TextEncoder().encode('echo i$((1))-$(id -u)-$HOME; exit\n'))
@@ -264,7 +296,8 @@ async function files() {
   await fails(FileNotFoundError, files.getInfo('/nonesuch'))
   await fails(InvalidArgumentError, files.list('/etc/passwd'))
   await fails(InvalidArgumentError, files.read('/tmp'))
-  await fails(SandboxError, files.write('/etc/x', 'x'))
+  await fails(SandboxError, files.write('/proc/x', 'x'))
+  await fails(InvalidArgumentError, files.makeDir('/etc/passwd'))
   if (since(version, '2.45.0')) {
     const metadata = { author: 'a b', 'x-!#$': '~' }
     assert.deepEqual((await files.write('/tmp/meta/x', 'x', { metadata: { Author: 'a b', 'x-!#$': '~' } })).metadata, metadata)
@@ -284,6 +317,7 @@ async function files() {
 async function watch() {
   await sbx.files.makeDir('/tmp/w')
   await fails(FileNotFoundError, sbx.files.watchDir('/nonesuch', () => {}))
+  await fails(InvalidArgumentError, sbx.files.watchDir('/etc/passwd', () => {}))
   const seen = []
   let removed
   const done = new Promise((resolve) => { removed = resolve })

@@ -57,6 +57,14 @@ await report.works('Template#fromTemplate Template#remove Template#rename Templa
   const template = begin().fromTemplate('one').makeDir('/home/user/d').rename('/home/user/w/two', '/home/user/d/three').makeSymlink('three', '/home/user/d/four').remove('/home/user/w/out')
   assert.equal(await printed(template, 'second', 'cat ~/d/four; ls ~/w'), '1app\nhere\n')
 })
+await report.works('Template#setWorkdir Template#makeDir Template#copy', async () => {
+  if (!root) return
+  let template = begin().fromBaseImage().setWorkdir('/app').setWorkdir('sub/deep').runCmd('echo x > mine').copy('one', '/app/one').copy('app', '/other')
+  template = template.makeDir('/app/made').makeDir('/made', { user: 'root' })
+  const out = await printed(template, 'workdir', "pwd; stat -c '%U %n' /app /app/sub/deep /app/sub/deep/mine /app/one /other /other/a /app/made /made")
+  assert.equal(out, '/app/sub/deep\n' + ['/app', '/app/sub/deep', '/app/sub/deep/mine', '/app/one', '/other', '/other/a', '/app/made'].map((p) => `user ${p}\n`).join('') + 'root /made\n')
+  assert.equal(await printed(begin().fromBaseImage().setWorkdir('first'), 'relative', "pwd; stat -c %U ."), '/first\nuser\n')
+})
 await report.works('Template#gitClone', async () => {
   const template = begin().fromBaseImage().runCmd('git init -q ~/source && cd ~/source && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m first').gitClone('/home/user/source', '/home/user/clone')
   assert.equal(await printed(template, 'cloned', 'git -C ~/clone log --format=%s'), 'first\n')

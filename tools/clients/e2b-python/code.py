@@ -38,6 +38,8 @@ def code():
         sbx.run_code("print(1)\nprint('a', 'b', flush=True)", on_stdout=lambda m: pieces.append(m.line))
     assert "".join(pieces) == "1\na b\n" * 5 and all(p.endswith("\n") for p in pieces), pieces
     assert sbx.run_code("x = 1; x += 1; x").text == "2"
+    known = sbx.run_code("import os; ' '.join(os.environ.get(n, '') for n in ('E2B_SANDBOX', 'E2B_SANDBOX_ID', 'E2B_TEMPLATE_ID'))").text
+    assert known.split()[:2] == ["true", sbx.sandbox_id] and len(known.split()) == 3, known
     seen = []
     second = sbx.run_code("import sys\nprint('hü', x)\nprint('problem', file=sys.stderr)", on_stdout=lambda m: seen.append(m.line))
     assert ("".join(second.logs.stdout), "".join(second.logs.stderr), "".join(seen)) == ("hü 2\n", "problem\n", "hü 2\n"), second

@@ -61,6 +61,8 @@ def lacks(what, **calls):
 def processes():
     run = sbx.commands.run('echo "$FOO $X"; pwd; echo problem >&2', envs={"X": "y"}, cwd="/tmp")
     assert (run.exit_code, run.stdout, run.stderr) == (0, "bär y\n/tmp\n", "problem\n"), run
+    known = sbx.commands.run('echo "$E2B_SANDBOX $E2B_SANDBOX_ID $E2B_TEMPLATE_ID"').stdout
+    assert known == f"true {sbx.sandbox_id} base\n", known
     failed = fails(CommandExitException, lambda: sbx.commands.run("echo out; exit 3"))
     assert (failed.exit_code, failed.stdout, failed.error) == (3, "out\n", "exit status 3"), failed
     fails(TimeoutException, lambda: sbx.commands.run("sleep 1000", timeout=1))
@@ -156,8 +158,15 @@ def users():
     sbx.files.write("/etc/of-root", "x", user="root")
     assert sbx.files.get_info("/etc/of-root").owner == "root"
     assert sbx.commands.run("id -un", user="root").stdout == "root\n"
-    fails(SandboxException, lambda: sbx.files.remove("/etc/of-root"))
-    assert sbx.commands.run("id -u; sudo id -u; sudo rm /etc/of-root").stdout == "1000\n0\n"
+    assert sbx.commands.run("id -u; sudo id -u").stdout == "1000\n0\n"
+    sbx.files.write("/path/to/file", "x")
+    assert [sbx.files.get_info(path).owner for path in ("/path", "/path/to", "/path/to/file")] == ["user"] * 3
+    sbx.files.make_dir("/srv/new")
+    assert sbx.files.rename("/etc/of-root", "/srv/new/of-root").owner == "root"
+    assert sbx.files.read("/srv/new/of-root") == "x"
+    for path in ("/path", "/srv/new"):
+        sbx.files.remove(path)
+    fails(e2b.InvalidArgumentException, lambda: sbx.files.make_dir("/etc/passwd"))
 
 
 def signatures():
@@ -181,6 +190,7 @@ def watch():
 
     options = {"on_event": collect} if asynchronous else {}
     fails(SandboxException, lambda: sbx.files.watch_dir("/nonesuch", **options))
+    fails(e2b.InvalidArgumentException, lambda: sbx.files.watch_dir("/etc/passwd", **options))
     handle = sbx.files.watch_dir("/tmp/w", recursive=True, **options)
     sbx.files.write("/tmp/w/a", "x")
     sbx.commands.run("rm /tmp/w/a")
@@ -192,6 +202,11 @@ def watch():
     assert ("a", FilesystemEventType.WRITE) in seen, seen
     handle.stop()
     if not asynchronous:
+        many, made = sbx.files.watch_dir("/tmp/w"), set()
+        sbx.commands.run("cd /tmp/w && for i in $(seq 5000); do : > $i; done")
+        while len(made) < 5000:
+            made |= {event.name for event in many.get_new_events()}
+        many.stop()
         fails(SandboxException, handle.get_new_events)
 
 

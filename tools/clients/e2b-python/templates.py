@@ -79,6 +79,13 @@ def changes():
     assert printed(template, "second", "cat ~/d/four; ls ~/w") == "1app\nhere\n"
 
 
+def workdir():
+    if root:
+        template = begin().from_base_image().set_workdir("/app").set_workdir("sub").run_cmd("echo x > mine").copy("app", "/other").make_dir("/app/made")
+        out = printed(template, "workdir", "pwd; stat -c '%U %n' /app /app/sub/mine /other/a /app/made")
+        assert out == "/app/sub\nuser /app\nuser /app/sub/mine\nuser /other/a\nuser /app/made\n", out
+
+
 def clone():
     template = begin().from_base_image().run_cmd("git init -q ~/source && cd ~/source && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m first")
     assert printed(template.git_clone("/home/user/source", "/home/user/clone"), "cloned", "git -C ~/clone log --format=%s") == "first\n"
@@ -178,6 +185,7 @@ for name, cls in {"Template": e2b.AsyncTemplate if asynchronous else e2b.Templat
 B = "TemplateBuilder."
 report.works(f"Template.build Template.from_base_image Template.skip_cache {B}set_envs {B}set_workdir {B}copy {B}copy_items {B}run_cmd {B}set_user {B}set_start_cmd {B}set_ready_cmd", build)
 report.works(f"Template.from_template {B}remove {B}rename {B}make_dir {B}make_symlink", changes)
+report.works(f"{B}set_workdir {B}make_dir {B}copy", workdir)
 report.works(f"{B}git_clone", clone)
 report.works(f"{B}pip_install {B}npm_install {B}bun_install {B}apt_install", installs)
 report.works("Template.from_image Template.from_debian_image Template.from_ubuntu_image Template.from_python_image Template.from_node_image Template.from_bun_image Template.from_fedora_image Template.from_alpine_image Template.from_arch_image Template.from_dockerfile", bases)
