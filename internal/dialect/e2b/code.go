@@ -284,6 +284,11 @@ func createContext(c *call) error {
 	if err != nil {
 		return err
 	}
+	if in.Cwd != "" { // which is made if it is missing
+		if err := filesOf(sb, "").Mkdir(c.Ctx, in.Cwd, 0o755, true); err != nil {
+			return err
+		}
+	}
 	made, err := sb.CreateContext(c.Ctx, sandpit.NewContext{Language: in.Language, Dir: in.Cwd})
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ package e2b
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
@@ -239,12 +240,20 @@ func (c *call) sandbox() (engine.Box, error) {
 	return sb.(engine.Box), nil
 }
 
-// running finds the sandbox that a request to the data plane names. One that is paused is resumed
-// by what is then done, if it was created so.
+// running finds the sandbox that a request to the data plane names. One that is paused is resumed, if it was created so,
+// and then lives for the usual time at least, as far as the policy allows that.
 func (c *call) running() (engine.Box, error) {
 	sb, err := c.lookAt()
 	if err != nil {
 		return nil, c.Untouched(err)
+	}
+	if i, err := sb.Info(c.Ctx); err == nil && i.State == sandpit.StatePaused {
+		if err := sb.Resume(c.Ctx); err != nil {
+			return nil, err
+		}
+		if err := c.extend(sb, defaultLife, nil, true); err != nil && !errors.Is(err, sandpit.ErrForbidden) {
+			return nil, err
+		}
 	}
 	return sb, nil
 }
@@ -317,8 +326,8 @@ func healthRoutes() []route {
 
 // health answers 204 if the sandbox runs.
 func health(c *call) error {
-	if _, err := c.running(); err != nil {
-		return err
+	if _, err := c.lookAt(); err != nil {
+		return c.Untouched(err)
 	}
 	return c.done()
 }

@@ -81,6 +81,9 @@ async function ends() {
 }
 
 async function contexts() {
+  const made = await sbx.createCodeContext({ cwd: '/tmp/made/for/code' })
+  assert.equal((await sbx.runCode('import os; os.getcwd()', { context: made })).text, '/tmp/made/for/code')
+  if (sbx.removeCodeContext) await sbx.removeCodeContext(made) // not in old versions
   const context = await sbx.createCodeContext({ cwd: '/tmp', language: 'python' })
   assert.deepEqual([context.language, context.cwd], ['python', '/tmp'])
   assert.equal((await sbx.runCode('import os; y = 3; os.getcwd()', { context })).text, '/tmp')

@@ -183,10 +183,12 @@ async function life() {
   }
 
   if (since(version, '2.45.0')) {
-    const third = await Sandbox.create({ timeoutMs: 600_000, lifecycle: { onTimeout: 'pause', autoResume: true } })
+    const third = await Sandbox.create({ timeoutMs: 60_000, lifecycle: { onTimeout: 'pause', autoResume: true } })
     try {
       assert.equal(await (third.betaPause ?? third.pause).call(third), true)
       assert.equal((await third.commands.run('echo resumed')).stdout, 'resumed\n')
+      const { startedAt, endAt } = await third.getInfo()
+      assert.ok(endAt - startedAt >= 300_000)
     } finally {
       await third.kill()
     }
