@@ -50,6 +50,9 @@ const (
 // ExitStatus is the CodeError.Name of a run of Bash whose last command failed. Its value is the exit status.
 const ExitStatus = "ExitStatus"
 
+// EndedWell is the CodeResult.Ended of a run whose interpreter has exited with code 0.
+const EndedWell = "the interpreter exited with code 0"
+
 // Languages returns the languages of contexts, the default one first.
 func Languages() []string { return []string{Python, JavaScript, TypeScript, Bash, R} }
 

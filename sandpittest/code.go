@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +21,9 @@ var codeProperties = []property{
 	{"an error of code has a name, a value and a traceback of its lines", testCodeError},
 	{"code awaits at its top level, and tasks go on", testCodeAwait},
 	{"input is at its end", testCodeInput},
+	{"code that exits ends its run, with an error unless it says success, and keeps the state", testCodeExits},
+	{"packages that are installed after the first run are found", testCodePackages},
+	{"lines of notebooks that begin with ! or % are carried out", testCodeMagics},
 	{"an interpreter that ends says why, and the next run begins afresh", testCodeEnds},
 	{"an interpreter that is out of memory says so, and the next run begins afresh", testCodeMemory},
 	{"a timeout interrupts a run, which keeps the state", testCodeTimeout},
@@ -27,6 +31,8 @@ var codeProperties = []property{
 	{"runs in one context are queued, those in several are parallel", testCodeQueue},
 	{"contexts are created, listed, restarted, interrupted and removed", testContexts},
 	{"what the code does to its channel does not hold RunCode up", testCodeChannel},
+	{"the log of an interpreter has what the code prints, and nothing else", testCodeLog},
+	{"a timeout of nothing ends a run as any timeout does", testCodeNoTime},
 	{"a bad request for code is refused", testBadCode},
 }
 
@@ -150,7 +156,7 @@ func (n speaker) ends(t *testing.T, set, lost, none string, all []end) {
 			t.Errorf("%+v", got)
 		}
 		got := n.run(t, end.source)
-		if got.Ended != end.why || got.stdout != "last" || got.Success() || got.Error != nil || strings.Contains(end.source, "display") != (got.text() == "'shown'") {
+		if got.Ended != end.why || got.stdout != "last" || strings.Contains(got.stderr, "debugger") || got.Success() || got.Error != nil || strings.Contains(end.source, "display") != (got.text() == "'shown'") {
 			t.Errorf("%q: %+v, error %+v", end.source, got, got.Error)
 		}
 		got = n.run(t, lost)
@@ -372,11 +378,118 @@ func testCodeInput(t *testing.T, e *env) {
 	}
 }
 
+func testCodeExits(t *testing.T, e *env) {
+	sb := coder(t, e)
+	runs(t, sb, "x = 1\nimport asyncio, os, sys")
+	for source, value := range map[string]string{
+		"sys.exit()": "", "sys.exit(0)": "", "exit()": "", "quit(0)": "", "raise SystemExit": "", "sys.exit(False)": "",
+		"await asyncio.sleep(0)\nsys.exit(0)": "",
+		"exit(3)":                             "3", "sys.exit('why')": "why", "def f(): sys.exit(4)\nf()": "4", "await asyncio.sleep(0)\nsys.exit(5)": "5",
+		"class E(SystemExit):\n  code = property(lambda self: 1 / 0)\nraise E(6)": "6",
+	} {
+		got := runs(t, sb, "print('last')\n"+source)
+		name := "SystemExit"
+		if strings.Contains(source, "class E") {
+			name = "E"
+		}
+		switch er := got.Error; {
+		case got.stdout != "last\n" || got.stderr != "" || got.Ended != "" || got.Restarted != "":
+			t.Errorf("%q: %+v", source, got)
+		case value == "" && (er != nil || !got.Success()):
+			t.Errorf("%q: %+v, error %+v", source, got, er)
+		case value != "" && (er == nil || er.Name != name || er.Value != value || got.Success()):
+			t.Errorf("%q: %+v, error %+v", source, got, er)
+		}
+	}
+	// Neither standard input nor the event loop is lost.
+	if got := runs(t, sb, "await asyncio.sleep(0.01)\nx, sys.stdin.read()"); got.text() != "(1, '')" || got.stderr != "" {
+		t.Errorf("after that: %+v, error %+v", got, got.Error)
+	}
+	runs(t, sb, "async def leave():\n  await asyncio.sleep(0.01)\n  sys.exit(8)\ntask = asyncio.get_event_loop().create_task(leave())")
+	eventually(t, "a task exits between runs", func() bool { return runs(t, sb, "task.done()").text() == "True" })
+	if got := runs(t, sb, "await asyncio.sleep(0.01)\nx"); got.text() != "1" || got.Restarted != "" {
+		t.Errorf("after the exit of a task: %+v, error %+v", got, got.Error)
+	}
+	got := runs(t, sb, "pid = os.fork()\nif pid == 0: sys.exit(7)\nos.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if hasattr(os, 'waitstatus_to_exitcode') else 7")
+	if got.text() != "7" || got.stdout != "" {
+		t.Errorf("of a child: %+v, error %+v", got, got.Error)
+	}
+}
+
+func testCodePackages(t *testing.T, e *env) {
+	sb := coder(t, e)
+	home := strings.TrimSpace(string(run(t, sb, sandpit.Command{Script: "mktemp -d"}).Stdout))
+	env := []string{"HOME=" + home, "PYTHONUSERBASE=" + home + "/base", "PYTHONNOUSERSITE="}
+	_, err := sb.CreateContext(guarded(t), sandpit.NewContext{ID: "own", Env: env})
+	must(t, err)
+	own := func(source string) coded {
+		t.Helper()
+		return runsIn(t, sb, sandpit.Code{Source: source, Context: "own"})
+	}
+	if got := own("import own_package"); got.Error == nil || got.Error.Name != "ModuleNotFoundError" {
+		t.Fatalf("a package that is not there: %+v, error %+v", got, got.Error)
+	}
+	// A wheel is a zip. Without pip its content is put in place as pip does.
+	const install = `python3 -c '
+import site, zipfile
+z = zipfile.ZipFile("own_package-1-py3-none-any.whl", "w")
+z.writestr("own_package/__init__.py", "value = 42")
+z.writestr("own_package-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: own-package\nVersion: 1\n")
+z.writestr("own_package-1.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+z.writestr("own_package-1.dist-info/RECORD", "")
+z.close()'
+if python3 -m pip --version; then PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --user --no-index --no-deps ./own_package-1-py3-none-any.whl
+else python3 -m zipfile -e own_package-1-py3-none-any.whl "$(python3 -m site --user-site)"
+fi`
+	if res := run(t, sb, sandpit.Command{Script: install, Dir: home, Env: env}); !res.Success() {
+		t.Fatalf("installing it: %+v", res)
+	}
+	if got := own("import own_package\nown_package.value"); got.text() != "42" {
+		t.Errorf("when it is installed: %+v, error %+v", got, got.Error)
+	}
+	// The same within a run.
+	must(t, sb.RestartContext(guarded(t), "own"))
+	got := own("import os, site\ntry: import later\nexcept ImportError: open(os.path.join(site.getusersitepackages(), 'later.py'), 'w').write('value = 43')\nimport later\nlater.value")
+	if got.text() != "43" {
+		t.Errorf("within a run: %+v, error %+v", got, got.Error)
+	}
+}
+
+func testCodeMagics(t *testing.T, e *env) {
+	sb := coder(t, e)
+	for _, step := range []struct{ source, text, stdout string }{
+		{"x = 1\n!echo \"it's\"; echo a \\\n  b\nprint(x)\n!exit 3\n_exit_code", "3", "it's\na b\n1\n"},
+		{"%matplotlib inline\n%cd /\nimport os\nos.getcwd()", "'/'", "/\n"},
+		{"%env A=b c\n%env A", "'b c'", ""},
+		{"!echo $A", "", "b c\n"},
+		{"y = (7\n%4)\ny", "3", ""},
+		{"!true\n\"\"\"\n!echo no\n%no\n\"\"\"", "'\\n!echo no\\n%no\\n'", ""},
+	} {
+		got := runs(t, sb, step.source)
+		if !got.Success() || got.text() != step.text || got.stdout != step.stdout {
+			t.Errorf("%q: %+v, error %+v", step.source, got, got.Error)
+		}
+	}
+	if got := runs(t, sb, "%pip --version\n_exit_code"); got.text() == "0" != strings.HasPrefix(got.stdout, "pip ") || got.Error != nil {
+		t.Errorf("%%pip: %+v, error %+v", got, got.Error)
+	}
+	for source, in := range map[string]string{
+		"print('not')\n%timeit 1": "the magic %timeit is not supported: use !command",
+		"%%bash\nif true; then :": "the magic %%bash is not supported",
+		"!echo not\n1 +":          "invalid syntax",
+		"(\n!echo not\n":          "",
+	} {
+		got := runs(t, sb, source)
+		if er := got.Error; er == nil || er.Name != "SyntaxError" || !strings.Contains(er.Value, in) || got.stdout != "" || strings.Contains(er.Traceback, "without_magics") {
+			t.Errorf("%q: %+v, error %+v", source, got, er)
+		}
+	}
+}
+
 func testCodeEnds(t *testing.T, e *env) {
 	n := python(t, e)
 	sb := n.sb
 	n.ends(t, "x = 1", "'x' in globals()", "False", []end{
-		{"print('last', end='')\nexit(3)", "the interpreter exited with code 3"},
 		{"import os\nos.write(1, b'last')\nos._exit(4)", "the interpreter exited with code 4"},
 		{"import os, signal\nos.write(1, b'last')\nos.kill(os.getpid(), signal.SIGSEGV)", "the interpreter was killed by signal 11 (segmentation fault)"},
 		{"import os\nif os.fork() == 0:\n  import time\n  time.sleep(1000)\nos.write(1, b'last')\nos._exit(5)", "the interpreter exited with code 5"},
@@ -514,7 +627,7 @@ func testContexts(t *testing.T, e *env) {
 		t.Errorf("during the run there are %+v, %v", all, err)
 	}
 	must(t, sb.InterruptContext(guarded(t), "own"))
-	if got := <-ended; got.Error == nil || got.Error.Name != "KeyboardInterrupt" || got.TimedOut || got.Ended != "" {
+	if got := <-ended; got.Error == nil || got.Error.Name != "KeyboardInterrupt" || strings.Contains(got.Error.Traceback, "on_interrupt") || !strings.Contains(got.Error.Traceback, "while True") || got.TimedOut || got.Ended != "" {
 		t.Errorf("interrupted: %+v", got)
 	}
 	if got := own("x"); got.text() != "2" {
@@ -572,9 +685,67 @@ func testCodeChannel(t *testing.T, e *env) {
 		if err != nil || (got.Ended != "") != ended {
 			t.Errorf("%q: %+v, error %+v, %v", source, got, got.Error, err)
 		}
+		if ended && got.Ended != "the interpreter was killed because the code wrote to the connection of its interpreter" {
+			t.Errorf("%q: it ended as %q", source, got.Ended)
+		}
 		if got := runs(t, sb, "6 * 7"); got.text() != "42" || (got.Restarted != "") != ended {
 			t.Errorf("after %q: %+v, error %+v", source, got, got.Error)
 		}
+	}
+	runs(t, sb, "import os\nos.close(1); os.close(0)")
+	if got := runs(t, sb, "print(42)\ninput()"); got.stdout != "42\n" || got.Error == nil || got.Error.Name != "EOFError" {
+		t.Errorf("after it has closed its output: %+v, error %+v", got, got.Error)
+	}
+}
+
+func testCodeLog(t *testing.T, e *env) {
+	sb := coder(t, e)
+	for language, l := range map[string]struct{ program, source string }{
+		sandpit.Python:     {"python3", "import sys\nprint('out')\nprint('err', file=sys.stderr)\nprint('x' * 100000)"},
+		sandpit.JavaScript: {"node", "console.log('out'); console.error('err'); console.log('x'.repeat(100000))"},
+		sandpit.Bash:       {"bash", "echo out; echo err >&2; printf '%0100000d\n' 0 | tr 0 x"},
+		sandpit.R:          {"Rscript", "cat('out\n'); message('err'); cat(strrep('x', 100000), '\n', sep = '')"},
+	} {
+		if !run(t, sb, sandpit.Command{Script: "command -v " + l.program}).Success() {
+			continue
+		}
+		for range 2 {
+			if got := runsIn(t, sb, sandpit.Code{Source: l.source, Language: language}); !got.Success() {
+				t.Fatalf("%s: %+v, error %+v", language, got.CodeResult, got.Error)
+			}
+		}
+		all, err := sb.Contexts(guarded(t))
+		must(t, err)
+		i := slices.IndexFunc(all, func(c sandpit.CodeContext) bool { return c.ID == language })
+		once := "out\n" + strings.Repeat("x", 100000) + "\n"
+		var stdout, stderr string
+		eventually(t, "the log has all", func() bool {
+			stdout, stderr = "", ""
+			for _, entry := range logs(t, sb, sandpit.LogQuery{Process: all[i].Process}) {
+				if entry.Stream == "stdout" {
+					stdout += string(entry.Data)
+				} else {
+					stderr += string(entry.Data)
+				}
+			}
+			return strings.Count(stdout, "\n") >= 4 && strings.Count(stderr, "\n") >= 2
+		})
+		if stdout != once+once || stderr != "err\nerr\n" {
+			t.Errorf("the log of %s has %.200q and %q", language, stdout, stderr)
+		}
+	}
+}
+
+func testCodeNoTime(t *testing.T, e *env) {
+	sb := coder(t, e)
+	runs(t, sb, "x = 1")
+	for range 20 {
+		if got := runsIn(t, sb, sandpit.Code{Source: "while True: pass", Timeout: time.Nanosecond}); !got.TimedOut || got.Success() || got.Ended != "" {
+			t.Fatalf("%+v, error %+v", got.CodeResult, got.Error)
+		}
+	}
+	if got := runs(t, sb, "x"); got.text() != "1" || got.Restarted != "" {
+		t.Errorf("after that: %+v, error %+v", got, got.Error)
 	}
 }
 

@@ -68,7 +68,7 @@ func TestCodePrompt(t *testing.T) {
 	s.write("f(), 'pasted'\r")
 	prompt(">>> ")
 	s.expect("(2, 'pasted')")
-	s.write("exit(3)\r")
+	s.write("import os; os._exit(3)\r")
 	prompt(">>> ")
 	s.expect("the interpreter exited with code 3; its state is lost")
 	s.write("\x1b[A\x1b[A\r") // two lines back
@@ -78,6 +78,14 @@ func TestCodePrompt(t *testing.T) {
 	s.write("\x04")
 	if got := s.exitCode(); got != 0 || s.settings() != s.before {
 		t.Errorf("exit code %d; the terminal is as it was: %t", got, s.settings() == s.before)
+	}
+	for _, word := range []string{"exit", "quit", "exit()", " quit() "} {
+		s = startSession(t, "sandpit", "code", "box")
+		s.expect(">>> ")
+		s.write(word + "\r")
+		if got := s.exitCode(); got != 0 || s.settings() != s.before {
+			t.Errorf("after %q: exit code %d; the terminal is as it was: %t", word, got, s.settings() == s.before)
+		}
 	}
 
 	s = startSession(t, "sandpit", "code", "box")

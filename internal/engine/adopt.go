@@ -17,6 +17,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/guest/client"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/interpreter"
 	"github.com/sandpit-dev/sandpit/internal/logstore"
 )
 
@@ -655,7 +656,7 @@ func (s *Sandbox) findAgain(ctx context.Context, p client.ProcessInfo) error {
 		ID: processID(p.Ref), PID: p.PID, Argv: argv, ArgvCut: cut || p.Cut, User: p.User,
 		Background: true, StartedAt: p.Started, Terminal: p.Terminal,
 	}
-	h.log = s.logs.Process(h.info.ID, p.PID)
+	h.log, h.marks = s.logs.Process(h.info.ID, p.PID), interpreter.NewUnmarked(argv)
 	process, err := s.guest.Attach(ctx, p.Ref, 0, client.AttachOptions{
 		AttachOptions: sandpit.AttachOptions{Stdin: p.Stdin && !p.Exited},
 		Chunk:         h.chunk, Hold: true,

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/interpreter"
 	"github.com/sandpit-dev/sandpit/internal/logstore"
 )
 
@@ -27,7 +28,8 @@ const (
 type broadcaster struct {
 	sandbox *Sandbox
 	log     *logstore.Writer
-	ready   chan struct{} // closed when the fields below are set
+	marks   *interpreter.Unmarked // of an interpreter, whose marks are not logged; or nil
+	ready   chan struct{}         // closed when the fields below are set
 
 	info     sandpit.ProcessInfo // without Result
 	ref      uint64              // in the guest
@@ -104,8 +106,12 @@ func (h *broadcaster) feed(stream byte, b []byte) {
 	<-h.ready
 	h.sandbox.touch()
 	h.recording.Lock()
-	if h.log != nil {
+	switch {
+	case h.log == nil:
+	case h.marks == nil:
 		h.log.Write(stream, h.at, b)
+	default:
+		h.marks.Take(int(stream-stdoutStream), h.at, b, h.logged(stream))
 	}
 	h.at += int64(len(b))
 	h.recording.Unlock()
@@ -122,6 +128,11 @@ func (h *broadcaster) feed(stream byte, b []byte) {
 		b = b[n:]
 		h.notify()
 	}
+}
+
+// logged returns a function that records output of a stream in the log.
+func (h *broadcaster) logged(stream byte) func(at int64, b []byte) {
+	return func(at int64, b []byte) { h.log.Write(stream, at, b) }
 }
 
 // reserve grows the ring for n more bytes of a stream, as far as the ledger allows.
@@ -248,6 +259,13 @@ func (h *broadcaster) end(res sandpit.Result, err error) {
 			}
 		}
 		if h.log != nil {
+			h.recording.Lock()
+			for _, stream := range []byte{stdoutStream, stderrStream} {
+				if h.marks != nil {
+					h.marks.End(int(stream-stdoutStream), h.logged(stream))
+				}
+			}
+			h.recording.Unlock()
 			h.log.Close()
 		}
 		h.mu.Lock()

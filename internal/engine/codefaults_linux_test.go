@@ -67,9 +67,9 @@ s = channel()
 		"many messages":  {`for i in range(100): s.sendall(b'{}\n' * 10000)`, "", false},
 		"many outputs":   {`for i in range(100): s.sendall(b'{"output":{"text":"x"}}\n' * 1000)`, "", true},
 		"many mains":     {`for i in range(900): s.sendall(b'{"output":{"main":true,"text":"x"}}\n')`, "", false},
-		"half a message": {`s.sendall(b'{"output":')`, "not of the channel", false},
+		"half a message": {`s.sendall(b'{"output":')`, "wrote to the connection", false},
 		"a long message": {`s.sendall(b'{"output":{"text":"' + b'x' * (9 << 20) + b'"}}\n')`, "", true},
-		"deep messages":  {`s.sendall(b'{"output":{"json":' + b'[' * 100000 + b'\n')`, "not of the channel", false},
+		"deep messages":  {`s.sendall(b'{"output":{"json":' + b'[' * 100000 + b'\n')`, "wrote to the connection", false},
 		"a closed end":   {`s.shutdown(socket.SHUT_RDWR); time.sleep(1000)`, "its channel broke", false},
 		"a false error":  {`s.sendall(b'{"done":"x","error":{"name":"' + b'n' * (2 << 20) + b'"}}\n')`, "", false},
 	} {

@@ -82,6 +82,14 @@ func TestContextsOfOtherLanguagesOutliveTheEngine(t *testing.T) {
 			t.Errorf("%s: after a restart it has %q", name, out)
 		}
 	}
+	for entry, err := range sb.Logs(t.Context(), sandpit.LogQuery{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.ContainsAny(entry.Data, "\x1e\x1f") || bytes.Contains(entry.Data, []byte("job control")) {
+			t.Errorf("the log has %q", entry.Data)
+		}
+	}
 	if err := sb.Remove(t.Context()); err != nil {
 		t.Error(err)
 	}

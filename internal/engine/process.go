@@ -141,7 +141,7 @@ func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command, o interpreter.
 	if r, ok := guest.(referenced); ok && r.Ref() != 0 {
 		h.ref = r.Ref()
 		h.info.ID = processID(h.ref)
-		h.log = s.logs.Process(h.info.ID, h.info.PID)
+		h.log, h.marks = s.logs.Process(h.info.ID, h.info.PID), interpreter.NewUnmarked(argv)
 	}
 	h.waited.Store(!cmd.Background)
 	h.patience = s.patience(h, cmd.Timeout)

@@ -31,7 +31,7 @@ func bashStart(s setup) (string, error) {
 
 // bashGreeting returns the line that has a bash greet with a mark.
 func bashGreeting(nonce string) string {
-	return fmt.Sprintf("PROMPT_COMMAND=; \\builtin printf '\\036%s\\036%%s\\036' \"$__sandpit_greeting\" >&198\n", nonce)
+	return fmt.Sprintf("PROMPT_COMMAND=; \\builtin printf '\\036%s\\037%%s\\036' \"$__sandpit_greeting\" >&198\n", nonce)
 }
 
 // bashRun returns the line that has a bash run code. The end is that of the line, or PROMPT_COMMAND after
@@ -41,7 +41,7 @@ func bashRun(begin, nonce string, code sandpit.Code) string {
 	var end, line strings.Builder
 	end.WriteString("{ __sandpit_status=$?; \\builtin set +ex")
 	for _, fd := range []int{198, 199} {
-		fmt.Fprintf(&end, "; \\builtin printf '\\036%s\\036%%d %%d\\036' $__sandpit_status $__sandpit_run >&%d", nonce, fd)
+		fmt.Fprintf(&end, "; \\builtin printf '\\036%s\\037%%d %%d\\036' $__sandpit_status $__sandpit_run >&%d", nonce, fd)
 	}
 	end.WriteString("; } 2>/dev/null")
 	fmt.Fprintf(&line, "PROMPT_COMMAND=%s; __sandpit_run=$((__sandpit_run + 1)); %s; %s; ", quoted(end.String()), bashMark(198, begin), bashMark(199, begin))
@@ -80,7 +80,7 @@ func checkBash(code sandpit.Code) error {
 func (r *run) doneBash(_ context.Context, text []byte) error {
 	status, count := 0, 0
 	if _, err := fmt.Fscan(bytes.NewReader(text), &status, &count); err != nil {
-		return fmt.Errorf("it sent a mark that says nothing: %w", err)
+		return errForged
 	}
 	r.done = &message{Done: r.nonce, Count: count, Marked: 3}
 	if status != 0 {

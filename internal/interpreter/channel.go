@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 
 	"github.com/sandpit-dev/sandpit"
@@ -72,6 +71,9 @@ const (
 	freeLine = 64 << 10
 )
 
+// errForged is the error of what no program of this package sends.
+var errForged = errors.New("the code wrote to the connection of its interpreter")
+
 // reader reads messages.
 type reader struct {
 	in     *bufio.Reader
@@ -96,8 +98,8 @@ func (r *reader) next() (m message, release func(), err error) {
 	case line == nil:
 		m.Truncated = true
 	default:
-		if err = json.Unmarshal(line, &m); err != nil {
-			err = fmt.Errorf("it sent a line that is not of the channel: %w", err)
+		if json.Unmarshal(line, &m) != nil {
+			err = errForged
 		}
 	}
 	if e := m.Error; e != nil && len(e.Name)+len(e.Value)+len(e.Traceback) > maxError {

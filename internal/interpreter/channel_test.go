@@ -87,7 +87,7 @@ func TestLane(t *testing.T) {
 	const want = "out\x1eput\x1ebegi\x1een"
 	for range 2000 {
 		var out bytes.Buffer
-		l := newLane(&out, "begin", "end", make(chan struct{}, 1))
+		l := newLane(&out, "begin", "end", false, make(chan struct{}, 1))
 		all := []byte("before\x1ebegi\x1ebegin\x1e" + want + "\x1eend\x1eafter\x1eend\x1e")
 		for len(all) > 0 {
 			n := 1 + rand.IntN(len(all))
@@ -106,7 +106,7 @@ func TestLane(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	l := newLane(&out, "", "end", make(chan struct{}, 1))
+	l := newLane(&out, "", "end", false, make(chan struct{}, 1))
 	_, _ = l.Write([]byte("out\x1een"))
 	if l.flush(); out.String() != "out\x1een" {
 		t.Errorf("of an output without its mark comes %q", out.String())
@@ -124,7 +124,7 @@ func (p *pieces) Write(b []byte) (int, error) {
 func TestLanesPassLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got pieces
-		l := newLane(&got, "", "end", make(chan struct{}, 1))
+		l := newLane(&got, "", "end", false, make(chan struct{}, 1))
 		for _, in := range []string{"1", "\n", "a\nb", "c\nd", "", "e", "", "f\x1e", "end\x1eg"} {
 			if in == "" {
 				time.Sleep(lineWait)
@@ -136,7 +136,7 @@ func TestLanesPassLines(t *testing.T) {
 			t.Errorf("passed on %q, want %q", got, want)
 		}
 		got = nil
-		l = newLane(&got, "", "end", make(chan struct{}, 1))
+		l = newLane(&got, "", "end", false, make(chan struct{}, 1))
 		for range 3 {
 			_, _ = l.Write(make([]byte, maxLineHeld/2+1))
 		}
@@ -147,6 +147,59 @@ func TestLanesPassLines(t *testing.T) {
 			t.Errorf("the flush left %d pieces, want 2", len(got))
 		}
 	})
+}
+
+// The log of an interpreter has no marks, in whatever pieces the output comes, and all else.
+func TestUnmarked(t *testing.T) {
+	const begin, end = "\x1e00112233445566778899aabbccddeeff\x1e", "\x1effeeddccbbaa99887766554433221100\x1f0 1\x1e"
+	const want = "out\x1e\x1eput\x1e0011\x1e\x1e00112233445566778899aabbccddeeffx\n\x1e00112233445566778899aabbccddeefg\x1e"
+	bash, err := languageOf(sandpit.Bash)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fresh := range []bool{true, false} {
+		noise := ""
+		if fresh {
+			noise = "bash: no job control in this shell\n\x1e$ "
+		}
+		for range 2000 {
+			all := []byte(noise + begin + want + end + begin + end + "more\x1e")
+			u := NewUnmarked(bash.command("own", socketPrefix+"x"))
+			var out []byte
+			at, next := int64(1), int64(0)
+			if fresh {
+				at = 0
+			}
+			pass := func(at int64, b []byte) {
+				if at < next {
+					t.Fatalf("what is at %d comes after what is at %d", at, next)
+				}
+				next, out = at, append(out, b...)
+			}
+			for len(all) > 0 {
+				n := 1 + rand.IntN(len(all))
+				u.Take(1, at, all[:n], pass)
+				at, all = at+int64(n), all[n:]
+			}
+			u.End(1, pass)
+			u.End(0, pass)
+			if string(out) != want+"more\x1e" {
+				t.Fatalf("the log has %q", out)
+			}
+		}
+	}
+	// A text without an end hides only so much.
+	u, kept := NewUnmarked(bash.command("own", socketPrefix+"x")), 0
+	for range 4 {
+		u.Take(0, 0, []byte(end[:len(end)-1]), func(int64, []byte) {})
+		u.Take(0, 0, bytes.Repeat([]byte("x"), maxMarkText), func(_ int64, b []byte) { kept += len(b) })
+	}
+	if kept != 4*len("0 1") {
+		t.Errorf("%d bytes are kept", kept)
+	}
+	if NewUnmarked([]string{"bash"}) != nil {
+		t.Error("a program that is not an interpreter is taken for one")
+	}
 }
 
 // Only command lines of contexts are taken for contexts.

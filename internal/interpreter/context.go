@@ -111,6 +111,8 @@ func (i *instance) why() string {
 		return "the interpreter was killed because the sandbox is out of memory"
 	case r.Signal != 0:
 		return fmt.Sprintf("the interpreter was killed by signal %d (%s)", r.Signal, syscall.Signal(r.Signal))
+	case r.ExitCode == 0:
+		return sandpit.EndedWell
 	}
 	return fmt.Sprintf("the interpreter exited with code %d", r.ExitCode)
 }
@@ -299,7 +301,7 @@ func (l language) start(ctx context.Context, place Starter, argv []string, o Ori
 	defer cancel()
 	p, err := place.Start(ctx, sandpit.Command{Argv: argv, Dir: s.Dir, Env: s.Env, Stdin: true, Background: true}, o)
 	if err != nil {
-		return nil, missing(err, l.name, l.argv[0], l.image)
+		return nil, missing(err, l.argv[0], l.absent())
 	}
 	is := newInstance(p, s.Socket)
 	if err := l.ready(ctx, place, is, source, s.Nonce); err != nil {
@@ -318,7 +320,7 @@ func (l language) start(ctx context.Context, place Starter, argv []string, o Ori
 func (l language) ready(ctx context.Context, place Starter, is *instance, source, nonce string) error {
 	said := new(tail)
 	moved := make(chan struct{}, 1)
-	stdout, stderr := newLane(said, "", nonce, moved), newLane(said, "", nonce, moved)
+	stdout, stderr := newLane(said, "", nonce, false, moved), newLane(said, "", nonce, false, moved)
 	done, leave, err := place.Follow(is.process.ID(), stdout, stderr)
 	if err != nil {
 		return err
@@ -336,7 +338,7 @@ func (l language) ready(ctx context.Context, place Starter, is *instance, source
 		case <-is.exited:
 			<-done
 			if l.behind != "" && is.result.ExitCode == 127 {
-				return absent(l.name, l.behind, l.image)
+				return l.absent()
 			}
 			return fault.Errorf(sandpit.ErrUnavailable, "starting the %s interpreter: %s: %.500q", l.name, is.why(), said.last())
 		case <-ctx.Done():

@@ -14,7 +14,7 @@ local({
 
   mark <- function(nonce, texts = NULL) {
     for (i in seq_along(marks)) try({
-      writeLines(c("\036", nonce, "\036", if (!is.null(texts)) c(texts[[i]], "\036")), marks[[i]], sep = "", useBytes = TRUE)
+      writeLines(c("\036", nonce, if (is.null(texts)) "\036" else c("\037", texts[[i]], "\036")), marks[[i]], sep = "", useBytes = TRUE)
       flush(marks[[i]])
     }, silent = TRUE)
   }

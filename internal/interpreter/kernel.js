@@ -21,8 +21,6 @@
   function channel() {
     const { parentPort, workerData: { setup, shared } } = require('worker_threads');
     const { Session } = require('inspector');
-    const main = new Session();
-    main.connectToMainThread();
     let conn = null, next = null, running = null; // the nonce of the run
 
     // A new connection replaces the one before, when no run is in progress.
@@ -64,7 +62,10 @@
       setTimeout(() => {
         if (run !== running || terminating || !Atomics.load(shared, 1)) return;
         terminating = true;
+        const main = new Session(); // which is there only now: when the process exits, node waits for such, and says so
+        main.connectToMainThread();
         main.post('Runtime.terminateExecution', () => {
+          main.disconnect();
           terminating = false;
           if (run === running) parentPort.postMessage({ interrupt: true });
           if (waiting) take(waiting);
@@ -97,7 +98,7 @@
   const thread = new Worker(`(${channel})()`, { eval: true, workerData: { setup, shared }, execArgv: [], env: {} });
 
   // What the code may replace, and a run needs to end.
-  const { stringify } = JSON, { then } = Promise.prototype, { writeSync, fstatSync } = fs;
+  const { stringify } = JSON, { then } = Promise.prototype, { writeSync, fstatSync, openSync } = fs;
 
   // Sends a line, and waits until it was written, so that the end of the process does not lose it. If the line is
   // too long, or can't be JSON, it returns false.
@@ -413,7 +414,15 @@
       if (value === undefined) delete process.env[name];
       else process.env[name] = value;
     }
-    send({ done: run.request.run, count, marked: mark(run.request.run), error }, true);
+    const marked = mark(run.request.run);
+    for (const fd of [0, 1, 2]) { // no connection must get the number of an output that the code has closed
+      try {
+        fstatSync(fd);
+      } catch {
+        openSync('/dev/null', 'r+'); // the lowest that is free
+      }
+    }
+    send({ done: run.request.run, count, marked, error }, true);
     current = null;
   }
 

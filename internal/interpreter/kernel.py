@@ -5,12 +5,13 @@ import sys
 
 
 def kernel(setup):
-    import ast, base64, builtins, importlib, io, json, linecache, os, select, signal, socket, time, traceback, types, __future__
+    import ast, base64, builtins, importlib.machinery, io, json, linecache, os, select, signal, site, socket, time, traceback, types, __future__
 
     # What the code may replace, and a run needs to end.
-    dumps, getpid, handle, ready_of, write = json.dumps, os.getpid, signal.signal, select.select, os.write
+    dumps, getpid, handle, ready_of = json.dumps, os.getpid, signal.signal, select.select
+    dup2, fstat, write = os.dup2, os.fstat, os.write
     max_line = setup["max_line"]
-    pid, marks, listener = None, [1, 2], None
+    pid, marks, null, listener = None, [1, 2], None, None
     main = types.ModuleType("__main__")
     main.__builtins__ = builtins
     sys.modules["__main__"] = main
@@ -175,6 +176,71 @@ def kernel(setup):
     sys.meta_path.insert(0, Hook())
     builtins.display = display
 
+    # Packages that are installed after the start.
+
+    def add_user_site():
+        """Adds the user's directory of packages, which Python adds only if it exists, with a finder that waits for it."""
+        directory, machinery = site.getusersitepackages(), importlib.machinery
+        if not site.ENABLE_USER_SITE or directory in sys.path:
+            return
+        others = [i for i, entry in enumerate(sys.path) if entry in site.getsitepackages()]
+        sys.path.insert(others[0] if others else len(sys.path), directory)
+        sys.path_importer_cache[directory] = machinery.FileFinder(
+            directory, (machinery.ExtensionFileLoader, machinery.EXTENSION_SUFFIXES),
+            (machinery.SourceFileLoader, machinery.SOURCE_SUFFIXES), (machinery.SourcelessFileLoader, machinery.BYTECODE_SUFFIXES))
+
+    def find_packages():
+        """Has imports look at directories again. It is importlib.invalidate_caches without what that imports."""
+        try:
+            for entry, finder in list(sys.path_importer_cache.items()):
+                if finder is None:
+                    del sys.path_importer_cache[entry]
+                elif hasattr(finder, "invalidate_caches"):
+                    finder.invalidate_caches()
+        except Exception:
+            pass  # the code has changed them
+
+    # Lines of notebooks that begin with ! or %.
+
+    def magic(kind, rest):
+        """Carries such a line out."""
+        if kind in ("!", "pip"):
+            import shlex, subprocess
+            sys.stdout.flush()
+            prefix = shlex.quote(sys.executable) + " -m pip " if kind == "pip" else ""
+            namespace["_exit_code"] = subprocess.call(["sh", "-c", prefix + rest])
+            find_packages()
+        elif kind == "cd":
+            os.chdir(os.path.expanduser(rest or "~"))
+            print(os.getcwd())
+        elif kind == "env":
+            name, equals, value = rest.partition("=" if "=" in rest else " ")
+            if not equals:
+                return os.environ[name] if name else dict(os.environ)
+            os.environ[name.strip()] = value.strip()
+
+    builtins.__sandpit_magic__ = magic
+
+    def without_magics(source, name):
+        """Replaces these lines by calls. What is in a string or in brackets stays: the code before it is not complete."""
+        lines, start = source.split("\n"), 0
+        for at in [i for i, line in enumerate(lines) if line.startswith(("!", "%"))][:1000]:
+            try:
+                compile("\n".join(lines[start:at]), name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST, dont_inherit=True)
+            except (SyntaxError, ValueError):
+                continue
+            kind, rest = "!", lines[at][1:]
+            if lines[at].startswith("%"):
+                kind, _, rest = lines[at][1:].strip().partition(" ")
+                if kind not in ("pip", "cd", "env", "matplotlib"):
+                    raise SyntaxError("the magic %%%s is not supported: use !command, %%pip, %%cd, %%env or plain Python" % kind, (name, at + 1, 1, lines[at]))
+            start = at + 1
+            while rest.endswith("\\") and start < len(lines):  # it goes on in the next line
+                rest, lines[start] = rest + "\n" + lines[start], ""
+                start += 1
+            lines[at] = "__sandpit_magic__(%s, %s)" % (ascii(kind), ascii(rest.strip()))
+        return "\n".join(lines)
+
     # Runs.
 
     def on_interrupt(number, frame):
@@ -192,7 +258,10 @@ def kernel(setup):
         task = loop.create_task(coroutine)
         try:
             return loop.run_until_complete(task)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):
+            if task.done():
+                task.cancelled() or task.exception()  # asyncio tells of those that nobody has looked at
+                raise
             task.cancel()
             try:
                 loop.run_until_complete(task)
@@ -215,7 +284,16 @@ def kernel(setup):
         lines = io.StringIO(source, newline=None).readlines()
         linecache.cache[name] = (len(source), None, lines, name)
         flags = state["flags"] | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST
-        tree = compile(source, name, "exec", flags, dont_inherit=True)
+        try:
+            tree = compile(source, name, "exec", flags, dont_inherit=True)
+        except SyntaxError:
+            if not any(line.startswith(("!", "%")) for line in lines):
+                raise
+            tree = None
+        if tree is None:
+            source = without_magics(source, name)
+            lines = io.StringIO(source, newline=None).readlines()
+            tree = compile(source, name, "exec", flags, dont_inherit=True)
         last = None
         if tree.body and isinstance(tree.body[-1], ast.Expr):
             last = tree.body.pop()
@@ -233,8 +311,26 @@ def kernel(setup):
     def clipped(text, most):
         return text if len(text) <= most else text[:most // 2] + "\n...\n" + text[-most // 2:]
 
+    def cut_interrupt(error):
+        """Cuts the frame of on_interrupt off the traceback of an exception, and of those before it."""
+        for _ in range(100):
+            if error is None:
+                return
+            trace = error.__traceback__
+            while trace is not None and trace.tb_next is not None:
+                if trace.tb_next.tb_frame.f_code is on_interrupt.__code__:
+                    trace.tb_next = None
+                trace = trace.tb_next
+            error = error.__context__
+
+    def status(exit):
+        """Returns the status that a process has which a SystemExit ends."""
+        code = SystemExit.code.__get__(exit)
+        return 0 if code is None else int.__and__(code, 0xff) if issubclass(type(code), int) else 1
+
     def describe(error):
         """Describes an exception, with the frames of the user's code."""
+        cut_interrupt(error)
         trace = error.__traceback__
         while trace is not None and not trace.tb_frame.f_code.co_filename.startswith("<run "):
             trace = trace.tb_next
@@ -249,28 +345,32 @@ def kernel(setup):
         return {"name": type(error).__name__, "value": clipped(value, 32 << 10), "traceback": clipped(text, 64 << 10)}
 
     def run(request, count):
-        """Runs a block. It returns SystemExit if the code asks for that."""
+        """Runs a block."""
         mark(request["begin"])
         before = {}
         for name, value in (entry.partition("=")[::2] for entry in request.get("env") or ()):
             before.setdefault(name, os.environ.get(name))
             os.environ[name] = value
         handle(2, on_interrupt)  # SIGINT
-        error = leave = None
+        error, code = None, 0
+        find_packages()
         try:
             try:
                 state["running"] = True
                 if state["interrupted"]:  # before it began
                     raise KeyboardInterrupt
-                execute(request["code"], "<run %d>" % count)
+                try:
+                    execute(request["code"], "<run %d>" % count)
+                except SystemExit as e:  # the interpreter stays, as in notebooks
+                    code = status(e)
+                    if code != 0:
+                        raise
                 if state["figures"]:
                     show()
             finally:
                 state["running"] = False
-        except SystemExit as e:
-            leave = e
         except BaseException as e:
-            error = describe(e)
+            error, code = describe(e), code or 1
         if getpid() != pid:  # a child of os.fork, which has nothing more to do
             for stream in (sys.stdout, sys.stderr):
                 try:
@@ -279,22 +379,26 @@ def kernel(setup):
                     pass
             if error:
                 os.write(2, error["traceback"].encode(errors="replace"))
-            os._exit(leave.code if leave and isinstance(leave.code, int) else 1 if error or leave and leave.code else 0)
+            os._exit(code)
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        if leave is None:
-            send({"done": request["run"], "count": count, "marked": mark(request["run"]), "error": error})
-        return leave
+        marked = mark(request["run"])
+        for fd in range(3):  # no connection must get the number of an output that the code has closed
+            try:
+                fstat(fd)
+            except OSError:
+                dup2((null, *marks)[fd], fd)
+        send({"done": request["run"], "count": count, "marked": marked, "error": error})
 
     # The channel.
 
     def listen():
-        nonlocal pid, marks, listener
+        nonlocal pid, marks, null, listener
         pid = os.getpid()
-        marks = [os.dup(1), os.dup(2)]  # code may close or replace its own
+        marks, null = [os.dup(1), os.dup(2)], os.open(os.devnull, os.O_RDWR)  # code may close or replace its own
         listener = socket.socket(socket.AF_UNIX)
         for old in setup["stale"] + [setup["socket"]]:
             try:
@@ -467,6 +571,8 @@ def kernel(setup):
 
     signal.signal(signal.SIGINT, on_interrupt)
     count = 0
+    add_user_site()
+    builtins.exit = builtins.quit = sys.exit  # those of the module site close standard input
     for module in setup.get("modules") or ():
         __import__(module)
     if setup.get("zygote"):
@@ -478,16 +584,9 @@ def kernel(setup):
         try:
             request = receive()
             count += 1
-            leave = run(request, count)
-        except KeyboardInterrupt:
+            run(request, count)
+        except (KeyboardInterrupt, SystemExit):  # of a task, between runs
             continue
-        if leave is not None:
-            try:
-                os.unlink(setup["socket"])
-            except OSError:
-                pass
-            state["conn"].close()
-            raise leave
 
 
 kernel(__import__("json").loads(__import__("base64").b64decode(SETUP)))

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -19,6 +21,20 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
+
+// If the shell that starts an interpreter is missing, the error names the interpreter.
+func TestMissingInterpreters(t *testing.T) {
+	for _, l := range languages() {
+		err := missing(&sandpit.StartError{ExitCode: 127, Reason: fmt.Sprintf("%q was not found", l.argv[0])}, l.argv[0], l.absent())
+		want := l.argv[0]
+		if l.name == sandpit.R {
+			want = "Rscript"
+		}
+		if !errors.Is(err, sandpit.ErrNotFound) || !strings.Contains(err.Error(), fmt.Sprintf("%q was not found", want)) {
+			t.Errorf("%s: %v", l.name, err)
+		}
+	}
+}
 
 // An interrupt that comes before the run has begun is not lost, and does not concern the next run.
 func TestEarlyInterrupts(t *testing.T) {
@@ -45,7 +61,7 @@ func TestEarlyInterrupts(t *testing.T) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}()
-	if _, err := io.ReadFull(out, make([]byte, len(markOf("ready")))); err != nil {
+	if _, err := io.ReadFull(out, make([]byte, len(markOf("ready", false)))); err != nil {
 		t.Fatal(err)
 	}
 	go func() { _, _ = io.Copy(io.Discard, out) }()

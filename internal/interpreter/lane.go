@@ -21,23 +21,34 @@ type lane struct {
 	mark   []byte
 	held   []byte // what may be the begin of the mark
 	over   bool   // the mark has come
-	texts  bool   // a text follows the mark, up to its third \x1e
+	texts  bool   // a text belongs to the mark
 	text   []byte // which is bounded
 	marked chan struct{}
 	moved  chan struct{} // has room for one: output came
 	closed atomic.Bool   // nothing more is passed on
 }
 
-// newLane returns a lane between the marks with two nonces, of which the first may be empty.
-func newLane(to io.Writer, begin, end string, moved chan struct{}) *lane {
-	l := &lane{to: to, mark: markOf(end), marked: make(chan struct{}), moved: moved}
+// A mark is a nonce between two bytes. One with a text has another byte behind the nonce; the text is between that and
+// a third one.
+const markByte, textByte = '\x1e', '\x1f'
+
+// newLane returns a lane between the marks with two nonces, of which the first may be empty. texts says that the second
+// has a text.
+func newLane(to io.Writer, begin, end string, texts bool, moved chan struct{}) *lane {
+	l := &lane{to: to, mark: markOf(end, texts), texts: texts, marked: make(chan struct{}), moved: moved}
 	if begin != "" {
-		l.begin = markOf(begin)
+		l.begin = markOf(begin, false)
 	}
 	return l
 }
 
-func markOf(nonce string) []byte { return []byte("\x1e" + nonce + "\x1e") }
+func markOf(nonce string, text bool) []byte {
+	end := byte(markByte)
+	if text {
+		end = textByte
+	}
+	return append(append([]byte{markByte}, nonce...), end)
+}
 
 // Write takes output. It never fails: the process must not stop because nobody wants its output.
 func (l *lane) Write(b []byte) (int, error) {
@@ -96,7 +107,7 @@ func (l *lane) read(b []byte) {
 	if !l.texts {
 		return
 	}
-	part, _, found := bytes.Cut(b, []byte("\x1e"))
+	part, _, found := bytes.Cut(b, []byte{markByte})
 	if len(l.text)+len(part) <= maxMarkText {
 		l.text = append(l.text, part...)
 	}

@@ -1,6 +1,7 @@
 package interpreter
 
 import (
+	"cmp"
 	_ "embed" // the programs
 	"encoding/base64"
 	"encoding/json"
@@ -96,6 +97,9 @@ type setup struct {
 	Modules  []string `json:"modules,omitempty"` // to be imported before it listens
 	Zygote   bool     `json:"zygote,omitempty"`  // it runs no code, but forks contexts
 }
+
+// absent says that a sandbox lacks the interpreter.
+func (l language) absent() error { return absent(l.name, cmp.Or(l.behind, l.argv[0]), l.image) }
 
 // command returns the command line of a context.
 func (l language) command(id, socket string) []string {

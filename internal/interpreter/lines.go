@@ -22,8 +22,7 @@ type lines struct {
 func (r *run) talkLines(ctx context.Context) error {
 	l := r.c.language.lines
 	nonce := random()
-	greeting := newLane(nil, "", nonce, r.moved)
-	greeting.texts = true
+	greeting := newLane(nil, "", nonce, true, r.moved)
 	all, leave, err := r.c.m.place.Follow(r.is.process.ID(), greeting, nil)
 	if err != nil {
 		return err

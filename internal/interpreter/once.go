@@ -45,7 +45,7 @@ func onceOf(name string) (once, bool) {
 func (o once) run(ctx context.Context, place Starter, code sandpit.Code) (sandpit.CodeResult, error) {
 	p, err := place.Start(ctx, sandpit.Command{Argv: o.argv, Env: code.Env, Stdin: true, Stdout: code.Stdout, Stderr: code.Stderr, Timeout: code.Timeout}, Cold)
 	if err != nil {
-		return sandpit.CodeResult{}, missing(err, o.name, o.argv[0], "")
+		return sandpit.CodeResult{}, missing(err, o.argv[0], absent(o.name, o.argv[0], ""))
 	}
 	go func() { // which an end of the process ends
 		_, _ = io.WriteString(p.Stdin(), code.Source)
@@ -68,13 +68,13 @@ func (o once) run(ctx context.Context, place Starter, code sandpit.Code) (sandpi
 	return out, nil
 }
 
-// missing says so if a process could not be started because the sandbox lacks its program.
-func missing(err error, language, program, image string) error {
+// missing returns absent if a process could not be started because the sandbox lacks its program.
+func missing(err error, program string, absent error) error {
 	var start *sandpit.StartError
 	if !errors.As(err, &start) || start.ExitCode != 127 || !strings.Contains(start.Reason, program) {
 		return err
 	}
-	return absent(language, program, image)
+	return absent
 }
 
 // absent says that the sandbox lacks an interpreter. image is one that has it, or "".

@@ -139,9 +139,6 @@ func (r *run) do(ctx context.Context) (res sandpit.CodeResult, err error) {
 		res.Ended = r.is.why()
 	}
 	res.Truncated = r.truncated || r.c.m.place.Full(r.is.process.ID())
-	if r.err == errNotBegun && !ended {
-		return res, fault.Errorf(sandpit.ErrUnavailable, "the context %q was busy with an earlier run until the timeout", r.c.id)
-	}
 	r.show(nil, nil)
 	if d := r.done; d != nil {
 		res.Run = max(0, d.Count)
@@ -187,7 +184,10 @@ func (r *run) await(ctx context.Context, over <-chan struct{}) (ended, timedOut 
 					wait = 0
 				}
 				last = time.After(wait)
-				why = "the interpreter was killed because its channel broke: " + r.err.Error()
+				why = "the interpreter was killed because " + r.err.Error()
+				if r.err != errForged {
+					why = "the interpreter was killed because its channel broke: " + r.err.Error()
+				}
 			}
 		case <-complete:
 			return false, timedOut, ctx.Err()
@@ -378,10 +378,7 @@ func (r *run) talk(ctx context.Context) error {
 func (r *run) open(begin string, texts bool) (err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.lanes = []*lane{newLane(r.code.Stdout, begin, r.nonce, r.moved), newLane(r.code.Stderr, begin, r.nonce, r.moved)}
-	for _, l := range r.lanes {
-		l.texts = texts
-	}
+	r.lanes = []*lane{newLane(r.code.Stdout, begin, r.nonce, texts, r.moved), newLane(r.code.Stderr, begin, r.nonce, texts, r.moved)}
 	r.all, r.leave, err = r.c.m.place.Follow(r.is.process.ID(), r.lanes[0], r.lanes[1])
 	return err
 }

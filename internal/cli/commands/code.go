@@ -26,7 +26,7 @@ import (
 const codeLong = `Run code in a sandbox that keeps its state: variables, imports and functions of one run are
 there in the next. The code is that of FILE, a file of this machine, or of standard input. At a
 terminal without FILE, a prompt reads it: blocks of several lines end with an empty line, ^C
-interrupts, ^D leaves.
+interrupts, ^D and the words exit and quit leave.
 
 The languages are %s; and, without state, %s.
 Without --language and --context, the name of FILE tells the language, or else it is Python.
@@ -35,8 +35,8 @@ What the code prints goes to standard output and standard error as it comes, and
 displays, such as the value of its last expression. Of a format other than text, only the name and
 the size are shown; --json has all of it.
 
-The exit code is 1 if the code failed or its interpreter ended, and 124 if the time was over. If
-this command is interrupted, so is the code; its state stays.
+The exit code is 1 if the code failed or its interpreter ended, unless that exited with code 0,
+and 124 if the time was over. If this command is interrupted, so is the code; its state stays.
 
 Each language has a context, which its first run creates. 'sandpit context' creates others. Runs in
 one context wait for each other; --timeout is the time of the code alone, without waiting.`
@@ -255,6 +255,7 @@ func codeExit(res sandpit.CodeResult) error {
 	switch {
 	case res.TimedOut:
 		return cli.ExitWith(cli.ExitTimeout)
+	case res.Error == nil && res.Ended == sandpit.EndedWell: // as a script that has ended so
 	case !res.Success():
 		return cli.ExitWith(1)
 	}

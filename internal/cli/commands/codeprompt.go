@@ -101,9 +101,12 @@ func (p *prompter) loop(ctx context.Context) error {
 			block = ""
 			continue
 		}
-		if strings.TrimSpace(block) == "" {
+		switch strings.TrimSpace(block) {
+		case "":
 			block = ""
 			continue
+		case "exit", "quit", "exit()", "quit()":
+			return nil
 		}
 		if pasted || unfinished(p.language, block) {
 			continue

@@ -62,6 +62,9 @@ async function code() {
 
   await assert.rejects(sbx.runCode('import time; time.sleep(1000)', { timeoutMs: 2000 }), TimeoutError)
   assert.equal((await sbx.runCode('1 + 1')).text, '2')
+  assert.equal((await sbx.runCode('import sys; z = 7; sys.exit()')).error, undefined)
+  const left = await sbx.runCode('sys.exit(3)')
+  assert.deepEqual([left.error.name, left.error.value, (await sbx.runCode('z')).text], ['SystemExit', '3', '7'])
   assert.equal((await sbx.runCode('import os; os._exit(3)')).error.name, 'InterpreterEnded')
   assert.equal((await sbx.runCode('2 + 2')).text, '4')
 }

@@ -48,6 +48,21 @@ def code():
     assert [(e.label, e.angle, e.radius) for e in shown.chart.elements] == [("u", 90, 1)], shown.chart.elements
     failed = sbx.run_code("1/0")
     assert (failed.error.name, failed.error.value) == ("ZeroDivisionError", "division by zero"), failed
+    assert sbx.run_code("import sys, site; z = 7; sys.exit()").error is None
+    failed = sbx.run_code("sys.exit(3)")
+    assert (failed.error.name, failed.error.value, sbx.run_code("z").text) == ("SystemExit", "3", "7"), failed
+    # A package that is installed after the first run. A wheel is a zip.
+    sbx.run_code("""
+import zipfile
+with zipfile.ZipFile("/tmp/own_package-1-py3-none-any.whl", "w") as z:
+    z.writestr("own_package.py", "value = 42")
+    z.writestr("own_package-1.dist-info/METADATA", "Metadata-Version: 2.1\\nName: own-package\\nVersion: 1\\n")
+    z.writestr("own_package-1.dist-info/WHEEL", "Wheel-Version: 1.0\\nGenerator: test\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+    z.writestr("own_package-1.dist-info/RECORD", "")""")
+    if "pip" in sbx.run_code("import importlib.util\n'pip' if importlib.util.find_spec('pip') else ''").text:
+        sbx.commands.run("pip install --no-index /tmp/own_package-1-py3-none-any.whl", user="user")
+        assert sbx.run_code("import own_package; own_package.value").text == "42"
+        assert "own-package" in "".join(sbx.run_code("!pip list").logs.stdout)
     context = sbx.create_code_context(cwd="/tmp", language="python")
     assert sbx.run_code("import os; os.getcwd()", context=context).text == "/tmp"
     if not hasattr(Sandbox, "list_code_contexts"):
