@@ -46,8 +46,7 @@ const UserID = 1000
 // hostHome is the home directory of that user.
 const hostHome = "/home/user"
 
-// hostConfig is the configuration of the host image. Its pip installs without a virtual environment, which Debian
-// forbids by default: it can break nothing, because the programs of the host are read-only.
+// hostConfig is the configuration of the host image.
 func hostConfig() Config {
-	return Config{Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "PIP_BREAK_SYSTEM_PACKAGES=1"}, WorkingDir: hostHome}
+	return Config{Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, WorkingDir: hostHome}
 }

@@ -208,7 +208,7 @@ def kernel(setup):
             import shlex, subprocess
             sys.stdout.flush()
             prefix = shlex.quote(sys.executable) + " -m pip " if kind == "pip" else ""
-            namespace["_exit_code"] = subprocess.call(["sh", "-c", prefix + rest])
+            namespace["_exit_code"] = subprocess.call(["sh", "-c", prefix + rest], env=dict(os.environ, PIP_BREAK_SYSTEM_PACKAGES="1"))
             find_packages()
         elif kind == "cd":
             os.chdir(os.path.expanduser(rest or "~"))
