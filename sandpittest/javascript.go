@@ -294,6 +294,7 @@ func testNodeChannel(t *testing.T, e *env) {
 			t.Errorf("after %q: %+v, error %+v", source, got, got.Error)
 		}
 	}
+	must(t, n.sb.RestartContext(guarded(t), sandpit.JavaScript))
 	n.run(t, "require('fs').closeSync(1); require('fs').closeSync(0)")
 	if got := n.run(t, "console.log(42); 1"); !got.Success() || got.text() != "1" || got.Restarted != "" {
 		t.Errorf("after it has closed its output: %+v, error %+v", got, got.Error)

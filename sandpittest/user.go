@@ -504,7 +504,7 @@ func testFilesAs(t *testing.T, e *env) {
 
 func testFilesAsNobody(t *testing.T, e *env) {
 	sb := e.sandbox(t, sandpit.Spec{})
-	for _, user := range []string{"no-such-user-here", "0:no-such-group-here", ":", "0:", ":0", "-1", "4294967295", "a\x00b", strings.Repeat("x", 10_000)} {
+	for _, user := range []string{"no-such-user-here", "0:no-such-group-here", ":", "0:", ":0", "-1", "99999", "0:99999", "4294967295", "a\x00b", strings.Repeat("x", 10_000)} {
 		files := sb.Files().As(user)
 		for op, err := range everyFileOperation(t, files, "/tmp/f", "/tmp", "/tmp/new") {
 			if !isInvalidOrUnsupported(err) {

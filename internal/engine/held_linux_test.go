@@ -402,7 +402,7 @@ func TestHeldForks(t *testing.T) {
 		t.Errorf("another context has %s", got)
 	}
 	res, err := sb.RunCode(t.Context(), sandpit.Code{Source: "import sys; warm = 'wave' in sys.modules; warm", Context: "one"})
-	if err != nil || res.Restarted == "" || run("one", "warm") != "True" {
+	if err != nil || res.Run != 1 || run("one", "warm") != "True" {
 		t.Errorf("it starts afresh as %+v, %v", res, err)
 	}
 }

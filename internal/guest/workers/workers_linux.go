@@ -3,7 +3,9 @@
 package workers
 
 import (
+	"errors"
 	"runtime"
+	"strconv"
 	"sync"
 	"time"
 	"unsafe"
@@ -137,10 +139,11 @@ func (w *Pool) rights(u *settings.User) (take func() error) {
 	}
 	return func() error {
 		runtime.LockOSThread() // and never unlock
-		if err := giveUpRights(u, conf.RootCaps, landlock); err != nil {
+		err := giveUpRights(u, conf.RootCaps, landlock)
+		if _, told := errors.AsType[*wire.ErrorMessage](err); err != nil && !told {
 			return wire.Fail(wire.CodeInternal, "giving up rights for file work: "+err.Error())
 		}
-		return nil
+		return err
 	}
 }
 
@@ -196,7 +199,7 @@ func giveUpRights(u *settings.User, rootCaps uint64, landlock []int) error {
 		}{{unix.SYS_SETFSGID, u.GID}, {unix.SYS_SETFSUID, u.UID}} {
 			_, _, _ = unix.RawSyscall(id.nr, uintptr(id.want), 0, 0)
 			if now, _, _ := unix.RawSyscall(id.nr, ^uintptr(0), 0, 0); uint32(now) != id.want {
-				return unix.EPERM
+				return wire.Invalid("the sandbox has no id " + strconv.FormatUint(uint64(id.want), 10))
 			}
 		}
 	}

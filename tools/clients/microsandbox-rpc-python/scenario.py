@@ -47,6 +47,10 @@ async def code(sb):
     assert await run.output() == "child\n\nlast"
     run = await sb.run("exit(3)")
     assert run.has_error(), await run.error()
+    run = await sb.run("print('kept', x)")
+    assert (await run.output(), run.has_error()) == ("kept 1", False), await run.error()
+    run = await sb.run("import os; os._exit(3)")
+    assert run.has_error(), await run.error()
     run = await sb.run("print('fresh', 'x' in globals())")
     assert (await run.output(), run.has_error()) == ("fresh False", False), await run.error()
     runs = await asyncio.gather(*[sb.run(f"print({n})") for n in range(5)])
