@@ -69,14 +69,16 @@ func TestEgress(t *testing.T) {
 			t.Errorf("%s: %v\n%s", text, err, diff)
 		}
 	}
+	two := rule("allow", `{"cidr":"10.0.0.0/8","domain":"example.com"}`, "") // fields
 	for text, want := range map[string]error{
-		`{"max_connections":0}`:                           sandpit.ErrInvalid,
-		`{"policy":{"default_egress":"maybe"}}`:           sandpit.ErrInvalid,
-		`{` + denied + rule("maybe", `"any"`, "") + `]}}`: sandpit.ErrInvalid,
-		`{` + denied + rule("allow", `{"cidr":"10.0.0.0/8","domain":"example.com"}`, "") + `]}}`:                                                       sandpit.ErrInvalid,
-		`{` + denied + `{"direction":"up","action":"allow","destination":"any"}]}}`:                                                                    sandpit.ErrInvalid,
-		`{` + denied + rule("allow", `{}`, "") + `]}}`:                                                                                                 sandpit.ErrInvalid,
-		`{` + denied + rule("allow", domain("a.com"), `,"protocols":["sctp"]`) + `]}}`:                                                                 sandpit.ErrInvalid,
+		`{` + denied + two + `]}}`:                                                     sandpit.ErrInvalid,
+		`{"max_connections":0}`:                                                        sandpit.ErrInvalid,
+		`{"policy":{"default_egress":"maybe"}}`:                                        sandpit.ErrInvalid,
+		`{` + denied + rule("maybe", `"any"`, "") + `]}}`:                              sandpit.ErrInvalid,
+		`{` + denied + `{"direction":"up","action":"allow","destination":"any"}]}}`:    sandpit.ErrInvalid,
+		`{` + denied + rule("allow", `{}`, "") + `]}}`:                                 sandpit.ErrInvalid,
+		`{` + denied + rule("allow", domain("a.com"), `,"protocols":["sctp"]`) + `]}}`: sandpit.ErrInvalid,
+
 		`{` + denied + rule("allow", domain("a.com"), `,"protocols":["icmpv4"],"ports":[{"start":1,"end":1}]`) + `]}}`:                                 sandpit.ErrInvalid,
 		`{` + denied + rule("allow", domain("a.com"), `,"ports":[{"start":9,"end":1}]`) + `]}}`:                                                        sandpit.ErrInvalid,
 		`{` + denied + rule("allow", domain("a.com"), `,"ports":[{"start":1,"end":65535}]`) + `]}}`:                                                    sandpit.ErrUnsupported,
