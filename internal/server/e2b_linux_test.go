@@ -32,20 +32,24 @@ const baseImages = `aliases:
   archlinux:latest: host
 `
 
-// withE2B starts the server with a listener for E2B's API, and returns its URL and a key. It skips
-// the test where no sandbox can be made.
-func (s *served) withE2B() (url, key string) {
+// withDialect starts the server with a listener for a dialect, and returns its URL and a key in the form of
+// its clients. It skips the test where no sandbox can be made.
+func (s *served) withDialect(d dialect.Dialect) (url, key string) {
 	s.t.Helper()
 	at := testkit.Address(s.t)
-	s.settings.Listen = append(s.settings.Listen, server.Listen{Address: server.Address{Network: "tcp", Host: at}, Service: e2b.Name})
-	s.change = func(o *server.Options) {
-		o.Dialects, o.Network = []dialect.Dialect{e2b.New()}, network.InProcess{}
-	}
+	s.settings.Listen = append(s.settings.Listen, server.Listen{Address: server.Address{Network: "tcp", Host: at}, Service: d.Name})
+	s.change = func(o *server.Options) { o.Dialects, o.Network = []dialect.Dialect{d}, network.InProcess{} }
 	s.start()
 	c := s.unix()
 	defer c.Close()
 	create(s.t, c, "probe")
-	return "http://" + at, s.makeKey(v1.NewKey{Namespace: "e2b", Format: "e2b"}).Secret
+	return "http://" + at, s.makeKey(v1.NewKey{Namespace: d.Name, Format: d.Name}).Secret
+}
+
+// withE2B is withDialect for clients of E2B.
+func (s *served) withE2B() (url, key string) {
+	s.t.Helper()
+	return s.withDialect(e2b.New())
 }
 
 // The SDKs of E2B work unmodified: each runs programs that call what a server can answer, and

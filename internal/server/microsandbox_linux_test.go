@@ -28,20 +28,10 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
-// withMicrosandbox starts the server with a listener for microsandbox's APIs, and returns its URL and a key. It skips
-// the test where no sandbox can be made.
+// withMicrosandbox is withDialect for clients of microsandbox's APIs.
 func (s *served) withMicrosandbox() (url, key string) {
 	s.t.Helper()
-	at := testkit.Address(s.t)
-	s.settings.Listen = append(s.settings.Listen, server.Listen{Address: server.Address{Network: "tcp", Host: at}, Service: microsandbox.Name})
-	s.change = func(o *server.Options) {
-		o.Dialects, o.Network = []dialect.Dialect{microsandbox.New()}, network.InProcess{}
-	}
-	s.start()
-	c := s.unix()
-	defer c.Close()
-	create(s.t, c, "probe")
-	return "http://" + at, s.makeKey(v1.NewKey{Namespace: "microsandbox", Format: "microsandbox"}).Secret
+	return s.withDialect(microsandbox.New())
 }
 
 // The SDKs of microsandbox work unmodified: each runs a program that calls what a server can answer, and checks results

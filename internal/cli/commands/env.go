@@ -33,7 +33,7 @@ key is that of this program (SANDPIT_KEY).`,
 		Example: "  eval \"$(sandpit env --new-key e2b)\"\n  sandpit env e2b",
 		Args:    arguments(1, 1),
 	}, placeServer)
-	print := func(ctx context.Context, s *session, args []string) error {
+	settings := func(ctx context.Context, s *session, args []string) error {
 		if namespace.set && !newKey {
 			return sandpit.WithHint(cli.Usagef("--namespace needs --new-key"), "add --new-key")
 		}
@@ -81,7 +81,7 @@ key is that of this program (SANDPIT_KEY).`,
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		// One that this command started would have no address for the clients.
-		err := a.withServer(cmd.Context(), true, func(ctx context.Context, s *session) error { return print(ctx, s, args) })
+		err := a.withServer(cmd.Context(), true, func(ctx context.Context, s *session) error { return settings(ctx, s, args) })
 		if errors.Is(err, cli.ErrNoServer) {
 			return sandpit.WithHint(err, fmt.Sprintf("start one in another terminal: 'sandpit serve --%s 127.0.0.1:PORT'", cli.Harmless(args[0])))
 		}
