@@ -657,7 +657,7 @@ func TestAgentBulk(t *testing.T) {
 
 	// A connection to a port.
 	a.start("core.exec.request", msi{"cmd": "python3", "args": []string{"-c", `
-import socket
+import signal, socket
 s = socket.create_server(("127.0.0.1", 0))
 print(s.getsockname()[1], flush=True)
 c = s.accept()[0]
@@ -665,7 +665,8 @@ data = b""
 while part := c.recv(1 << 16): data += part
 c.sendall(data[::-1])
 c.close()
-s.accept()
+c = s.accept()[0]
+signal.pause()
 `}})
 	a.next() // started
 	var port int
