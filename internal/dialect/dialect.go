@@ -21,6 +21,7 @@
 //     returns who makes the request. Open is for health checks.
 //   - Bodies are read by gate.Call.Body, and what is held of them is charged by gate.Call.Hold.
 //     Answers that take long are streams (gate.Call.OpenStream).
+//   - Goroutines that a handler starts defer Server.Protect.
 //   - What must be remembered about a sandbox is its data of a dialect: Tenant.CreateFor,
 //     Box.SetDialect and Box.Dialect of the engine, with Dialect.Name as the name. They are bounded,
 //     charged to the namespace, and survive kill -9. They are never secrets.
@@ -28,7 +29,9 @@ package dialect
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -137,6 +140,15 @@ type Server struct {
 
 	Version string // of the server
 	Log     *slog.Logger
+}
+
+// Protect is deferred by goroutines of a dialect, as the gate protects only those of its handlers. If one panics, Protect
+// logs that and calls failed, and the server goes on. what says what the goroutine does.
+func (s Server) Protect(what string, failed func(error)) {
+	if p := recover(); p != nil {
+		s.Log.Error(what+" panicked", "panic", p, "stack", string(debug.Stack()))
+		failed(errors.New("internal error in the server"))
+	}
 }
 
 // SavedImage is an image that was saved from a sandbox, under one of its names.

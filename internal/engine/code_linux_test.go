@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -61,6 +62,20 @@ func TestCodeBeyondTheOutputLimit(t *testing.T) {
 		if i == 1 && (out.Len() < 9000 || out.Len() > 10_000) || i == 2 && (text != "1" || out.Len() > 0) {
 			t.Errorf("run %d has %d bytes of output and displays %q", i, out.Len(), text)
 		}
+	}
+}
+
+// A panic in what a run calls ends the run and its interpreter, and not the program of the engine.
+func TestOutputsPanic(t *testing.T) {
+	sb := create(t, newEngine(t), sandpit.Spec{})
+	testkit.NeedProgram(t, "python3") // and so in the host image
+	got, err := sb.RunCode(t.Context(), sandpit.Code{Source: "display('shown')", Output: func(sandpit.CodeOutput) { panic("on purpose") }})
+	var hidden interface{ Detail() string }
+	if !errors.As(err, &hidden) || !strings.Contains(hidden.Detail(), "on purpose\n") || strings.Contains(err.Error(), "on purpose") {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err = sb.RunCode(t.Context(), sandpit.Code{Source: "x = 1"}); err != nil || !got.Success() || got.Restarted == "" {
+		t.Errorf("the next run: %+v, %v", got, err)
 	}
 }
 

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -88,6 +90,14 @@ type run struct {
 	release func()  // gives its memory back
 }
 
+// panicError is the error of a channel whose goroutine panicked.
+type panicError struct{ detail string }
+
+func (*panicError) Error() string { return "handling what the code sends panicked" }
+
+// Detail returns what only the log of a server has.
+func (e *panicError) Detail() string { return e.detail }
+
 // errNotBegun is the error of a channel whose run was called off before it began.
 var errNotBegun = errors.New("the run was called off before it began")
 
@@ -109,6 +119,11 @@ func (r *run) do(ctx context.Context) (res sandpit.CodeResult, err error) {
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
+		defer func() {
+			if p := recover(); p != nil {
+				r.err = &panicError{fmt.Sprintf("%v\n%s", p, debug.Stack())}
+			}
+		}()
 		if r.c.language.lines != nil {
 			r.err = r.talkLines(inner)
 		} else {
@@ -135,6 +150,9 @@ func (r *run) do(ctx context.Context) (res sandpit.CodeResult, err error) {
 		}
 		if r.is.err != nil {
 			return res, r.is.err
+		}
+		if broke, ok := r.err.(*panicError); ok {
+			return res, broke
 		}
 		res.Ended = r.is.why()
 	}

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"path"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -312,14 +311,6 @@ func (l *lineLog) flush() {
 	}
 }
 
-// protect is deferred by work that outlives its call. If that panics, it calls failed, and the server goes on.
-func (a *api) protect(what string, failed func(error)) {
-	if p := recover(); p != nil {
-		a.Log.Error(what+" panicked", "panic", p, "stack", string(debug.Stack()))
-		failed(errors.New("internal error in the server"))
-	}
-}
-
 // discard removes a sandbox of a build.
 func (a *api) discard(sb engine.Box) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -333,7 +324,7 @@ func (a *api) discard(sb engine.Box) {
 func (a *api) discardLeft() {
 	all := slices.DeleteFunc(a.Sandboxes(), func(sb engine.Box) bool { return stateOf(sb).Build == "" })
 	go func() {
-		defer a.protect("removing the sandboxes of builds", func(error) {})
+		defer a.Protect("removing the sandboxes of builds", func(error) {})
 		for _, sb := range all {
 			if a.Gate.Live().Err() == nil { // otherwise the next server does it
 				a.discard(sb)
@@ -344,7 +335,7 @@ func (a *api) discardLeft() {
 
 // run carries a build out, and removes its sandboxes.
 func (b *build) run(ctx context.Context, in *buildStart) {
-	defer b.api.protect("a build of a template", func(err error) { b.end(&reason{Message: err.Error()}) })
+	defer b.api.Protect("a build of a template", func(err error) { b.end(&reason{Message: err.Error()}) })
 	ctx, cancel := context.WithTimeoutCause(ctx, maxBuildTime, errors.New("the build took longer than "+maxBuildTime.String()))
 	defer cancel()
 	defer b.api.discard(b.stage)

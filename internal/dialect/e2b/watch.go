@@ -336,7 +336,7 @@ func createWatcher(c *call, in *onPath) (any, error) {
 	go func() {
 		defer end()
 		defer stop()
-		defer c.api.protect("a watcher", func(err error) {
+		defer c.api.Protect("a watcher", func(err error) {
 			one.end(err)
 			tell(err)
 		})

@@ -65,7 +65,7 @@ func open(c *gate.Call, s dialect.Server, name string) error {
 		return err
 	}
 	defer func() { _ = conn.CloseNow() }()
-	newChannel(c, box, conn, name, s.Version).serve()
+	newChannel(c, s, box, conn, name).serve()
 	return nil
 }
 
@@ -105,12 +105,22 @@ func (ch *channel) farewell(why error) {
 	if why != nil {
 		reason = ch.call.Describe(why).Code
 	}
+	if reason == errcode.Internal {
+		code = websocket.StatusInternalError
+	}
 	ch.call.W.CloseIn(goodbye)
 	_ = ch.conn.Close(code, reason)
 }
 
 // errGone is the cause of the end of a channel whose client has gone.
 var errGone = gate.ErrClientGone
+
+// begin is channel.begin, and notes what op has to end.
+func (op *operation) begin(id, detail string) (part *gate.Call, err error) {
+	part, err = op.ch.begin(id, detail)
+	op.part = part
+	return part, err
+}
 
 // begin begins an operation. One that comes too soon after others waits.
 func (ch *channel) begin(id, detail string) (*gate.Call, error) {

@@ -15,6 +15,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/fxamacker/cbor/v2"
 
+	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
@@ -36,11 +37,11 @@ const (
 
 // channel is a connection of a client to the agent of a sandbox.
 type channel struct {
-	call    *gate.Call
-	box     engine.Box
-	conn    *websocket.Conn
-	name    string // that operations of the audit begin with
-	version string
+	call   *gate.Call
+	server dialect.Server
+	box    engine.Box
+	conn   *websocket.Conn
+	name   string // that operations of the audit begin with
 
 	// The library breaks the connection when the context of a Read or Write ends. io outlives
 	// the call's, so that the client can be told why the call ends; ctx ends with the channel.
@@ -61,9 +62,9 @@ type channel struct {
 	all        sync.WaitGroup
 }
 
-func newChannel(c *gate.Call, box engine.Box, conn *websocket.Conn, name, version string) *channel {
+func newChannel(c *gate.Call, s dialect.Server, box engine.Box, conn *websocket.Conn, name string) *channel {
 	ch := &channel{
-		call: c, box: box, conn: conn, name: name, version: version, io: context.WithoutCancel(c.Ctx),
+		call: c, server: s, box: box, conn: conn, name: name, io: context.WithoutCancel(c.Ctx),
 		operations: map[uint32]*operation{}, freed: make(chan struct{}, 1),
 	}
 	ch.ctx, ch.cancel = context.WithCancelCause(c.Ctx)
@@ -74,10 +75,11 @@ func newChannel(c *gate.Call, box engine.Box, conn *websocket.Conn, name, versio
 type operation struct {
 	ch   *channel
 	id   uint32
-	kind string // of the request
-	in   *inbox // what follows the request, in order: input and content
-	ctrl *inbox // of a program: signals and resizes, which overtake its input
-	bulk *bulk  // the transfer of its content, or nil; guarded by channel.mu
+	kind string     // of the request
+	in   *inbox     // what follows the request, in order: input and content
+	ctrl *inbox     // of a program: signals and resizes, which overtake its input
+	bulk *bulk      // the transfer of its content, or nil; guarded by channel.mu
+	part *gate.Call // what was begun for it, or nil; of the goroutine that carries it out
 }
 
 // serve serves the channel until the client leaves or the call ends.
@@ -110,7 +112,7 @@ func (ch *channel) serve() {
 func (ch *channel) greet() error {
 	b := binary.BigEndian.AppendUint32(nil, firstID)
 	b = binary.BigEndian.AppendUint32(b, endID)
-	payload, err := cbor.Marshal(readyMessage{Version: "sandpit " + ch.version})
+	payload, err := cbor.Marshal(readyMessage{Version: "sandpit " + ch.server.Version})
 	if err != nil {
 		return err
 	}
@@ -291,7 +293,7 @@ func (ch *channel) start(m message) (queued bool, err error) {
 	many := len(ch.operations) >= maxOperations
 	if !used && !many && ch.ctx.Err() == nil {
 		ch.operations[m.id] = op
-		ch.all.Add(1)
+		ch.all.Go(ch.protected(func() { op.run(m) }))
 	}
 	ch.mu.Unlock()
 	switch {
@@ -302,13 +304,28 @@ func (ch *channel) start(m message) (queued bool, err error) {
 	case ch.ctx.Err() != nil:
 		return false, context.Cause(ch.ctx)
 	}
-	go op.run(m)
 	return true, nil
+}
+
+// protected returns a function for a goroutine of the channel, which calls f. If f panics, the channel ends.
+func (ch *channel) protected(f func()) func() {
+	return func() {
+		defer ch.server.Protect("an operation on an agent channel", func(err error) {
+			ch.cancel(err)
+			ch.farewell(err) // which ends the reader
+		})
+		f()
+	}
 }
 
 // run carries out an operation.
 func (op *operation) run(m message) {
-	defer op.ch.all.Done()
+	ended := false
+	defer func() {
+		if !ended && op.part != nil { // it panics
+			op.part.End(errPanicked)
+		}
+	}()
 	switch op.kind {
 	case kindExec:
 		op.exec(m)
@@ -317,7 +334,10 @@ func (op *operation) run(m message) {
 	case kindConnect:
 		op.connect(m)
 	}
+	ended = true
 }
+
+var errPanicked = errors.New("the operation panicked")
 
 // end forgets the operation before its last frame is sent: then the client may use the ID again.
 func (op *operation) end() {

@@ -114,7 +114,7 @@ func (op *operation) exec(m message) {
 		_ = ch.complain(op.id, errPayload, err.Error(), m.kind)
 		return
 	}
-	part, err := ch.begin(opExec, gate.AboutProgram(req.Cmd, len(req.Args)))
+	part, err := op.begin(opExec, gate.AboutProgram(req.Cmd, len(req.Args)))
 	if err != nil {
 		ch.release(m.size)
 		op.fail(err)
@@ -142,8 +142,8 @@ func (op *operation) exec(m message) {
 	}
 	_ = ch.say(op.id, 0, kindStarted, startedMessage{uint32(p.PID())})
 	close(ready)
-	ch.all.Go(func() { op.feed(p) })
-	ch.all.Go(func() { op.control(part.Ctx, p) })
+	ch.all.Go(ch.protected(func() { op.feed(p) }))
+	ch.all.Go(ch.protected(func() { op.control(part.Ctx, p) }))
 	res, err := p.Wait(ch.ctx)
 	switch {
 	case err == nil:

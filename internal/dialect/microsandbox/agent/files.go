@@ -90,7 +90,7 @@ func (op *operation) files(m message) {
 		if what.about != nil {
 			about = what.about(&in)
 		}
-		part, err = ch.begin(records, name+" "+gate.Bounded(about))
+		part, err = op.begin(records, name+" "+gate.Bounded(about))
 	}
 	var data any
 	if err != nil {

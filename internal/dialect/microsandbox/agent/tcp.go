@@ -31,7 +31,7 @@ func (op *operation) connect(m message) {
 		return
 	}
 	to := net.JoinHostPort(gate.Bounded(req.Host), strconv.Itoa(int(req.Port)))
-	part, err := ch.begin(opConnect, to)
+	part, err := op.begin(opConnect, to)
 	if err != nil {
 		op.unconnected(to, err)
 		return
@@ -65,9 +65,9 @@ func (op *operation) connect(m message) {
 		return
 	}
 	var fed sync.WaitGroup
-	fed.Go(func() { op.pour(inside) })
+	fed.Go(ch.protected(func() { op.pour(inside) }))
 	if b != nil {
-		fed.Go(func() { b.pour(inside) })
+		fed.Go(ch.protected(func() { b.pour(inside) }))
 		_, err = io.Copy(b, inside)
 	} else {
 		_, err = io.Copy(bytesWriter{op}, inside)

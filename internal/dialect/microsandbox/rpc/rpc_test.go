@@ -5,14 +5,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/gate"
-
 	"github.com/sandpit-dev/sandpit/internal/notation"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // Whatever the parameters of a call are, reading them ends with an error or with names and a description that the server can use.
@@ -180,5 +181,21 @@ func TestStartsAreNotWaitedForEver(t *testing.T) {
 	}
 	if done, err := c.within(time.Hour, func(context.Context) error { return nil }); !done || err != nil && !errors.Is(err, context.Canceled) {
 		t.Errorf("done %v, %v", done, err)
+	}
+}
+
+// A start that panics is an error of its call. The server goes on.
+func TestStartsPanic(t *testing.T) {
+	log := new(testkit.Buffer)
+	g := gate.New(gate.Options{})
+	c := &call{&gate.Call{Ctx: t.Context()}, &api{dialect.Server{Gate: g, Log: slog.New(slog.NewTextHandler(log, nil))}}}
+	if done, err := c.within(time.Hour, func(context.Context) error { panic("on purpose") }); !done || err == nil {
+		t.Errorf("done %v, %v", done, err)
+	}
+	if !strings.Contains(log.String(), "the start of a sandbox panicked") {
+		t.Errorf("the log: %s", log)
+	}
+	if err := g.Close(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -82,6 +82,7 @@ func (c *call) within(wait time.Duration, f func(context.Context) error) (done b
 	go func() {
 		defer end()
 		defer cancel(nil)
+		defer c.api.Protect("the start of a sandbox", func(err error) { over <- err })
 		over <- f(ctx)
 	}()
 	timer := time.NewTimer(wait)

@@ -1,0 +1,108 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/coder/websocket"
+	"github.com/fxamacker/cbor/v2"
+
+	"github.com/sandpit-dev/sandpit/internal/api/stream"
+	"github.com/sandpit-dev/sandpit/internal/audit"
+	"github.com/sandpit-dev/sandpit/internal/dialect"
+	"github.com/sandpit-dev/sandpit/internal/gate"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
+)
+
+// anyKey is the only caller, whatever its key is.
+type anyKey struct{}
+
+func (anyKey) Verify(context.Context, string) (gate.Caller, error) {
+	return gate.Caller{Key: "k", Namespace: "n"}, nil
+}
+
+// journal is an audit in memory.
+type journal struct {
+	mu  sync.Mutex
+	all []string // phases and actions
+}
+
+func (j *journal) Append(_ context.Context, e audit.Record) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.all = append(j.all, e.Phase+" "+e.Action+" "+e.Code)
+	return audit.MaxEntry, nil
+}
+
+func (j *journal) count(line string) (n int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, one := range j.all {
+		if one == line {
+			n++
+		}
+	}
+	return n
+}
+
+// A panic in an operation ends its channel, with a reason, and the operation. The server goes on.
+func TestOperationsPanic(t *testing.T) {
+	log, record := new(testkit.Buffer), new(journal)
+	s := dialect.Server{Log: slog.New(slog.NewTextHandler(log, nil))}
+	routes := Routes(s, "m")
+	for i := range routes {
+		routes[i].ID = "m." + routes[i].ID
+	}
+	at := slices.IndexFunc(routes, func(r gate.Route) bool { return r.Path != "" })
+	routes[at].Handle = func(c *gate.Call) error {
+		conn, err := stream.Upgrade(c, "")
+		if err != nil {
+			return err
+		}
+		newChannel(c, s, nil, conn, "m.").serve() // it has no sandbox, so operations on it panic
+		return nil
+	}
+	g := gate.New(gate.Options{Keys: anyKey{}, Audit: record})
+	server := httptest.NewUnstartedServer(nil)
+	g.Configure(server.Config, g.Handler(gate.Dialect{Routes: routes, Credential: func(*http.Request) (string, bool) { return "k", false }, Fail: func(*gate.Call, gate.Failure) {}}))
+	server.Start()
+	defer server.Close()
+	for n := range 2 {
+		conn, resp, err := websocket.Dial(t.Context(), server.URL+"/v1/sandboxes/s/agent", nil)
+		if err != nil {
+			t.Fatal(err, resp)
+		}
+		payload, err := cbor.Marshal(map[string]any{"cmd": "true"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.Write(t.Context(), websocket.MessageBinary, appendFrame(nil, firstID, 0, kindExec, payload)); err != nil {
+			t.Fatal(err)
+		}
+		for err == nil {
+			var r io.Reader
+			if _, r, err = conn.Reader(t.Context()); err == nil {
+				_, err = io.Copy(io.Discard, r)
+			}
+		}
+		var end websocket.CloseError
+		if !errors.As(err, &end) || end.Code != websocket.StatusInternalError || end.Reason != "internal" {
+			t.Errorf("the channel ends with %v", err)
+		}
+		testkit.Until(t, "the end of the operation is recorded", func() bool { return record.count("end m.exec internal") == n+1 })
+	}
+	if err := g.Close(t.Context()); err != nil {
+		t.Errorf("closing: %v", err)
+	}
+	if n := strings.Count(log.String(), "an operation on an agent channel panicked"); n != 2 {
+		t.Errorf("the log has %d panics: %s", n, log)
+	}
+}
