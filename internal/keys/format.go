@@ -1,6 +1,7 @@
 package keys
 
 import (
+	"cmp"
 	"encoding/base32"
 	"encoding/base64"
 	"encoding/hex"
@@ -22,7 +23,10 @@ const (
 )
 
 // Formats returns the names of all formats but Plain.
-func Formats() []Format { return []Format{E2B, Microsandbox} }
+func Formats() []string { return []string{string(E2B), string(Microsandbox)} }
+
+// hint says what tokens look like.
+const hint = "use the whole key: sp_ and 8 characters, then _ and 40 more; or e2b_ and 60 hexadecimal digits; or msb_ and a JWT"
 
 const (
 	e2bScheme = "e2b_"
@@ -70,6 +74,15 @@ func (k Key) Token(plain string, f Format) string {
 		return msbScheme + url.EncodeToString([]byte(`{"typ":"JWT","alg":"HS256"}`)) + "." + url.EncodeToString(payload) + "." + url.EncodeToString(raw)
 	}
 	return ""
+}
+
+// Reformat returns a plain token in a format that has nothing else in it, such as the claims of a JWT. It returns any
+// other text as it is.
+func Reformat(token string, f Format) string {
+	if f == E2B {
+		return cmp.Or(Key{}.Token(token, f), token)
+	}
+	return token
 }
 
 // plainOf returns the plain form of what has the form of a token, and its format. The claims of a JWT are not

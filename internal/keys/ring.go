@@ -63,7 +63,7 @@ func Open(ctx context.Context, store Store) (*Ring, error) {
 func (r *Ring) Verify(token string) (Key, error) {
 	plain, format, ok := plainOf(token)
 	if !ok {
-		return Key{}, sandpit.WithHint(ErrUnauthorized, "use the whole key: sp_ and 8 characters, then _ and 40 more; or e2b_ and 60 hexadecimal digits; or msb_ and a JWT")
+		return Key{}, sandpit.WithHint(ErrUnauthorized, hint)
 	}
 	prefix, _ := prefixOf(plain)
 	hash := sha256.Sum256([]byte(plain))

@@ -96,8 +96,8 @@ func (k keyring) CreateKey(ctx context.Context, _ gate.Caller, n v1.NewKey) (v1.
 		want.ExpiresAt = time.Now().Add(time.Duration(n.Expires * float64(time.Second)))
 	}
 	format := keys.Format(n.Format)
-	if format != keys.Plain && !slices.Contains(keys.Formats(), format) {
-		return v1.Key{}, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "creating a key: unknown format %.80q", n.Format), "use e2b or microsandbox, or omit it")
+	if format != keys.Plain && !slices.Contains(keys.Formats(), n.Format) {
+		return v1.Key{}, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "creating a key: unknown format %.80q", n.Format), "use "+strings.Join(keys.Formats(), " or ")+", or omit it")
 	}
 	token, made, err := k.ring.Create(ctx, want)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/egress"
+	"github.com/sandpit-dev/sandpit/internal/keys"
 )
 
 const completionLong = `Write a completion script for a shell to standard output. It completes commands, flags,
@@ -82,7 +83,7 @@ func (a *tree) completeFlags(cmd *cobra.Command) {
 			complete = cobra.FixedCompletions(filterKeys(cmd.Name()), cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace)
 		case "format":
 			if cmd.Name() == "create" { // a key
-				words("e2b", "microsandbox")
+				words(keys.Formats()...)
 				break
 			}
 			words("json", "{{.")

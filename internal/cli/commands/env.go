@@ -55,11 +55,7 @@ key is that of this program (SANDPIT_KEY).`,
 				return err
 			}
 			_, secret = o.Server()
-			if d.KeyFormat == string(keys.E2B) { // which has no claims
-				if formed := (keys.Key{}).Token(secret, keys.E2B); formed != "" {
-					secret = formed
-				}
-			}
+			secret = keys.Reformat(secret, keys.Format(d.KeyFormat))
 		}
 		for _, x := range d.Settings {
 			value := x.Value

@@ -75,7 +75,7 @@ func (a *tree) keyCreate() *cobra.Command {
 	cmd.Flags().Var(&policy, "policy", "policy of the key (default the policy named default)")
 	cmd.Flags().BoolVar(&want.Admin, "admin", false, "allow managing keys, and reading the audit log and metrics")
 	cmd.Flags().Var(&expires, "expires", "time after which the key expires (default never)")
-	cmd.Flags().Var(&format, "format", "form of the key, for clients of other projects that check it: e2b or microsandbox")
+	cmd.Flags().Var(&format, "format", "form of the key, for clients of other projects that check it: "+strings.Join(keys.Formats(), " or "))
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
