@@ -88,6 +88,9 @@ func importName(name string) (Reference, error) {
 	if name == "host" {
 		return Reference{}, sandpit.WithHint(fault.Invalidf("the name host always means this machine"), "choose another name")
 	}
+	if kind, _, _ := strings.Cut(name, ":"); isScheme(kind) {
+		return Reference{}, sandpit.WithHint(fault.Invalidf("the name %q would not be found: %s: at the beginning of an image says where it is", fault.Clip(name), kind), "choose a name like my/app:1")
+	}
 	ref, err := ParseReference(name)
 	if err != nil {
 		return ref, err

@@ -190,7 +190,7 @@ func (s *Store) Pull(ctx context.Context, ref string, opt AcquireOptions) (Summa
 	if rec == nil {
 		return Summary{}, errPruned
 	}
-	name, err := storedName(ref)
+	name, _, err := storedName(ref)
 	if err != nil {
 		name = ""
 	}

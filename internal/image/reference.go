@@ -24,10 +24,23 @@ func (r Reference) String() string {
 	return r.Registry + "/" + r.Repository + ":" + r.Tag
 }
 
+// isScheme reports whether the part of a reference before its first colon says where the image is, so
+// that the rest is not a name of a registry. See Store.Acquire.
+func isScheme(kind string) bool {
+	switch kind {
+	case "dir", "oci", "oci-archive", "docker-archive", "sha256", SavedScheme:
+		return true
+	}
+	return false
+}
+
 // Familiar returns the form that people type: "debian:13".
 func (r Reference) Familiar() string {
 	s := r.String()
 	if rest, ok := strings.CutPrefix(s, "docker.io/library/"); ok {
+		if kind, _, _ := strings.Cut(rest, ":"); isScheme(kind) {
+			return s
+		}
 		return rest
 	}
 	if rest, ok := strings.CutPrefix(s, "docker.io/"); ok {

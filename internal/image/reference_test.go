@@ -38,6 +38,22 @@ func TestParseReference(t *testing.T) {
 	}
 }
 
+// The form that people type is always read as the same image.
+func TestFamiliarReferencesAreReadAgain(t *testing.T) {
+	for full, want := range map[string]string{
+		"docker.io/library/debian:13": "debian:13", "docker.io/a/b:1": "a/b:1", "ghcr.io/a/b:1": "ghcr.io/a/b:1",
+		"docker.io/library/saved:1": "docker.io/library/saved:1", "docker.io/library/oci:latest": "docker.io/library/oci:latest",
+	} {
+		ref, err := ParseReference(full)
+		if err != nil || ref.Familiar() != want {
+			t.Errorf("%s: got %s, %v", full, ref.Familiar(), err)
+		}
+		if kind, _, _ := strings.Cut(ref.Familiar(), ":"); isScheme(kind) {
+			t.Errorf("%s is not read as an image of a registry", ref.Familiar())
+		}
+	}
+}
+
 // A widely used parser agrees on what we take.
 func TestParseReferenceAgreesWithOthers(t *testing.T) {
 	for _, in := range []string{"debian:13", "a/b", "ghcr.io/a/b", "localhost:5000/x:y", "x@sha256:" + strings.Repeat("a", 64)} {

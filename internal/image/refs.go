@@ -121,6 +121,9 @@ func (s *Store) refs() []refEntry {
 // familiar shortens a stored name to what people type.
 func familiar(name string) string {
 	if strings.HasPrefix(name, SavedScheme+":") {
+		if strings.HasPrefix(name, SavedScheme+":"+LocalNamespace+"/") {
+			return shownSaved(name)
+		}
 		return name
 	}
 	if ref, err := ParseReference(name); err == nil {

@@ -185,13 +185,13 @@ func (s *Store) find(ref string) ([]refEntry, error) {
 		}
 		return list, nil
 	}
-	name, err := storedName(ref)
+	name, image, err := storedName(ref)
 	if err != nil {
 		return nil, err
 	}
 	var list []refEntry
 	for _, e := range s.refs() {
-		if e.name == name {
+		if e.name == name && (image == "" || image == e.image) {
 			list = append(list, e)
 		}
 	}
@@ -230,24 +230,25 @@ func (s *Store) wholeDigest(start string) (string, error) {
 	return whole, nil
 }
 
-// storedName returns the name under which a reference is kept.
-func storedName(ref string) (string, error) {
+// storedName returns the name under which a reference is kept, and the digest that its image must have,
+// in hexadecimal, or "" for any.
+func storedName(ref string) (name, image string, err error) {
 	kind, rest, _ := strings.Cut(ref, ":")
 	switch kind {
 	case "oci-archive", "docker-archive", "oci":
 		f, err := parseFileRef(kind, rest)
 		if err != nil {
-			return "", err
+			return "", "", err
 		}
-		return f.name(), nil
+		return f.name(), "", nil
 	case SavedScheme:
 		return storedSaved(ref, "")
 	}
 	r, err := ParseReference(ref)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	return r.String(), nil
+	return r.String(), "", nil
 }
 
 // PruneOptions say what Prune removes.

@@ -52,10 +52,12 @@ const annotationSaved = "dev.sandpit.saved"
 // LocalNamespace is the namespace of callers without a key, on the machine of the server.
 const LocalNamespace = "local"
 
-// savedName returns the name under which a saved image is kept: NAME or NAME:TAG. Without an owner
-// that is LocalNamespace, also for what is saved without a server.
+// savedName returns the name under which a saved image is kept: NAME or NAME:TAG, behind which the
+// owner may be written as OWNER/NAME. Without an owner that is LocalNamespace, also for what is saved
+// without a server.
 func savedName(owner, name string) (string, error) {
 	owner = cmp.Or(owner, LocalNamespace)
+	name = strings.TrimPrefix(name, owner+"/")
 	base, tag, tagged := strings.Cut(name, ":")
 	if !notation.IsName(base) || tagged && !notation.IsName(tag) || !notation.IsName(owner) {
 		return "", sandpit.WithHint(fault.Invalidf("%q is not a valid name of a saved image", fault.Clip(name)), "write saved:NAME or saved:NAME:TAG; "+notation.NameHint)
@@ -63,27 +65,46 @@ func savedName(owner, name string) (string, error) {
 	return SavedScheme + ":" + owner + "/" + name, nil
 }
 
-// storedSaved returns the stored name that a reference means for an owner.
-func storedSaved(ref, owner string) (string, error) {
-	rest := strings.TrimPrefix(ref, SavedScheme+":")
-	if of, name, ok := strings.Cut(rest, "/"); ok && (owner == "" || owner == of) {
-		return savedName(of, name)
+// shownSaved returns the reference by which its namespace names a saved image.
+func shownSaved(stored string) string {
+	_, name, _ := strings.Cut(stored, "/")
+	return SavedScheme + ":" + name
+}
+
+// storedSaved returns the stored name that a reference means for an owner, and the digest that its image
+// must have, in hexadecimal, or "" for any.
+func storedSaved(ref, owner string) (name, hex string, err error) {
+	rest, digest, pinned := strings.Cut(strings.TrimPrefix(ref, SavedScheme+":"), "@")
+	if pinned && !ValidDigest(digest) {
+		return "", "", fault.Invalidf("the digest of %q is not sha256: and 64 lower-case hexadecimal digits", fault.Clip(ref))
 	}
-	return savedName(owner, rest)
+	switch of, _, ok := strings.Cut(rest, "/"); {
+	case ok && owner == "":
+		owner = of
+	case ok && owner != of && notation.IsName(of):
+		return "", "", sandpit.WithHint(fault.NotFoundf("namespace %q has no image %q", owner, fault.Clip(ref)), "write saved:NAME; only sandboxes of its own namespace use a saved image")
+	}
+	name, err = savedName(owner, rest)
+	return name, strings.TrimPrefix(digest, DigestPrefix), err
 }
 
 // acquireSaved leases a saved image.
 func (s *Store) acquireSaved(ref, owner string) (*Lease, error) {
-	name, err := storedSaved(ref, owner)
+	name, hex, err := storedSaved(ref, owner)
 	if err != nil {
 		return nil, err
 	}
-	if e, ok := s.readRef(name, DefaultPlatform()); ok {
+	if e, ok := s.readRef(name, DefaultPlatform()); ok && (hex == "" || hex == e.image) {
 		if l, ok := s.open(e.image, ref); ok {
 			return l, nil
 		}
 	}
-	return nil, sandpit.WithHint(fault.NotFoundf("no image was saved as %q", fault.Clip(ref)), "run 'sandpit images ls' to list stored images, or 'sandpit images commit' to save one")
+	return nil, noneSaved(ref)
+}
+
+// noneSaved is the error of a reference to a saved image that does not exist.
+func noneSaved(ref string) error {
+	return sandpit.WithHint(fault.NotFoundf("no image was saved as %q", fault.Clip(ref)), "run 'sandpit images ls' to list stored images, or 'sandpit images commit' to save one")
 }
 
 // SaveOptions say what is saved.
@@ -172,7 +193,7 @@ func (s *Store) save(ctx context.Context, base *Lease, tree Tree, name string, o
 	if err != nil {
 		return Summary{}, nil, err
 	}
-	saved.Name, saved.InUse = SavedScheme+":"+opt.Name, false
+	saved.Name, saved.InUse = shownSaved(name), false
 	notes := a.notes
 	if a.left > int64(len(notes)) {
 		notes = append(notes, fmt.Sprintf("and %d more", a.left-int64(len(notes))))
@@ -354,13 +375,16 @@ func (s *Store) RemoveSaved(ctx context.Context, ref, owner string) (Removed, er
 		}
 		return s.Remove(ctx, ref)
 	}
-	name, err := storedSaved(ref, owner)
+	name, hex, err := storedSaved(ref, owner)
 	if err != nil {
 		return Removed{}, err
 	}
+	if hex != "" {
+		name += "@" + DigestPrefix + hex
+	}
 	out, err := s.Remove(ctx, name)
 	if errors.Is(err, sandpit.ErrNotFound) {
-		err = fault.NotFoundf("no image was saved as %q", fault.Clip(ref))
+		err = noneSaved(ref)
 	}
 	return out, err
 }

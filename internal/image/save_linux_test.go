@@ -288,13 +288,19 @@ func TestSavedImagesBelongToANamespace(t *testing.T) {
 	if mine.Digest == again.Digest {
 		t.Error("a digest can be guessed")
 	}
-	for _, ref := range []string{mine.Digest, "base@" + mine.Digest, "saved:mine/app", "saved:none", "saved:", "saved:../app", "saved:app@" + mine.Digest} {
+	for _, ref := range []string{mine.Digest, "base@" + mine.Digest, "saved:mine/app", "saved:none", "saved:", "saved:../app", "saved:app@" + mine.Digest, "saved:app@sha256:0", "saved:other/mine/app", "saved:other/other/app"} {
 		if _, err := s.Acquire(t.Context(), ref, image.AcquireOptions{Owner: "other", Pull: sandpit.PullNever}); !errors.Is(err, sandpit.ErrNotFound) && !errors.Is(err, sandpit.ErrInvalid) {
 			t.Errorf("%s: got %v", ref, err)
 		}
 	}
-	for owner, ref := range map[string]string{"mine": mine.Digest, "": "saved:mine/app"} {
+	for ref, owner := range map[string]string{
+		mine.Digest: "mine", "saved:mine/app": "", "saved:app@" + mine.Digest: "mine", "saved:mine/app@" + mine.Digest: "",
+		"saved:other/app": "other", "saved:other/app@" + again.Digest: "other",
+	} {
 		mustAcquire(t, s, ref, image.AcquireOptions{Owner: owner}).Release()
+	}
+	if _, err := s.RemoveSaved(t.Context(), "saved:app@"+again.Digest, "mine"); !errors.Is(err, sandpit.ErrNotFound) {
+		t.Errorf("removing another image than was named: %v", err)
 	}
 	// The layer of 100 KB is charged twice.
 	_, _, err := c.save(s, image.SaveOptions{Owner: "mine", Name: "two", Quota: 300_000})

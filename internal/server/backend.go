@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -147,9 +148,14 @@ func (b *backend) Images(ctx context.Context, c gate.Caller) ([]v1.Image, error)
 	for _, s := range list {
 		switch i := imageOf(s); {
 		case s.Saved && s.Owner == c.Namespace:
-			i.Reference = strings.Replace(i.Reference, s.Owner+"/", "", 1)
+			if s.Name != "" {
+				i.Reference = sandpit.SavedImages + strings.TrimPrefix(s.FullName, sandpit.SavedImages+s.Owner+"/")
+			}
 			out = append(out, i)
 		case c.Admin:
+			if s.Saved {
+				i.Reference = cmp.Or(s.FullName, s.Digest)
+			}
 			out = append(out, i)
 		case s.Saved:
 		case p.Shows(i.Reference):
@@ -167,7 +173,7 @@ func (b *backend) saved(ctx context.Context, c gate.Caller) (map[string]dialect.
 	}
 	out := map[string]dialect.SavedImage{}
 	for _, s := range list {
-		if name, ok := strings.CutPrefix(s.Name, sandpit.SavedImages+c.Namespace+"/"); ok && s.Saved && s.Owner == c.Namespace {
+		if name, ok := strings.CutPrefix(s.FullName, sandpit.SavedImages+c.Namespace+"/"); ok && s.Saved && s.Owner == c.Namespace {
 			out[name] = dialect.SavedImage{Digest: s.Digest, Named: s.Stored}
 		}
 	}

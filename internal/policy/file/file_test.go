@@ -142,6 +142,7 @@ func TestMistakes(t *testing.T) {
 		"policies:\n  a: {maximum: {sent: much}}":                                  "f:2: policies.a.maximum.sent: ",
 		"policies:\n  a: {maximum: {connections: 0}}":                              "f:2: policies.a.maximum.connections: ",
 		"policies:\n  a: {defaults: {sent: 1m}}":                                   `f:2: policies.a.defaults: unknown field "sent"`,
+		"aliases: {base: 'saved:app'}":                                             `f:1: aliases.base: "saved:app" was saved in one namespace, and policies are for all`,
 		"policies:\n  a: {saved-images: 0}":                                        "f:2: policies.a.saved-images: it must be a size",
 		"policies:\n  a:\n    secrets: {}":                                         "f:3: policies.a.secrets: it must be a list",
 		"policies:\n  a:\n    secrets: [a/b]":                                      `f:3: policies.a.secrets[0]: "a/b" is not the name of a secret`,

@@ -48,6 +48,9 @@ func (s *Set) readAliases(v yamldoc.Value) error {
 
 // imageName reads an image, in a form of Spec.Image.
 func imageName(text string) (string, error) {
+	if strings.HasPrefix(text, sandpit.SavedImages) {
+		return "", sandpit.WithHint(fmt.Errorf("%.100q was saved in one namespace, and policies are for all", text), "name an image that was pulled or imported")
+	}
 	if _, err := policy.ParseImage(text); err != nil || strings.Contains(text, "*") {
 		return "", sandpit.WithHint(fmt.Errorf("%.100q is not an image", text), "write it as host, python:3.12-slim, NAME@sha256:DIGEST or sha256:DIGEST")
 	}
