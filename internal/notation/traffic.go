@@ -15,6 +15,7 @@ type TrafficBound struct {
 	Shown   string // what the value of the flag is called
 	Value   *int64 // 0: Default
 	Default int64  // 0: unlimited
+	Bytes   bool   // it is a size, and not a number of connections
 	Parse   func(string) (int64, error)
 	Format  func(int64) string
 }
@@ -23,10 +24,10 @@ type TrafficBound struct {
 func TrafficBounds(b *sandpit.EgressBounds) []TrafficBound {
 	count := func(n int64) string { return strconv.FormatInt(n, 10) }
 	return []TrafficBound{
-		{"connections", "max-connections", "number of connections", "open connections to the outside", "N", &b.Connections, sandpit.DefaultConnections, ParseCount, count},
-		{"new-connections", "max-new-connections", "rate of new connections", "new ones per second", "N", &b.NewConnections, sandpit.DefaultNewConnections, ParseCount, count},
-		{"sent", "max-sent", "traffic sent", "bytes sent in all", "SIZE", &b.Sent, 0, ParseSize, FormatSize},
-		{"received", "max-received", "traffic received", "bytes received in all", "SIZE", &b.Received, 0, ParseSize, FormatSize},
-		{"bandwidth", "bandwidth", "bandwidth", "bytes per second, each way", "SIZE", &b.Bandwidth, 0, ParseSize, FormatSize},
+		{"connections", "max-connections", "number of connections", "open connections to the outside", "N", &b.Connections, sandpit.DefaultConnections, false, ParseCount, count},
+		{"new-connections", "max-new-connections", "rate of new connections", "new ones per second", "N", &b.NewConnections, sandpit.DefaultNewConnections, false, ParseCount, count},
+		{"sent", "max-sent", "traffic sent", "bytes sent in all", "SIZE", &b.Sent, 0, true, ParseSize, FormatSize},
+		{"received", "max-received", "traffic received", "bytes received in all", "SIZE", &b.Received, 0, true, ParseSize, FormatSize},
+		{"bandwidth", "bandwidth", "bandwidth", "bytes per second, each way", "SIZE", &b.Bandwidth, 0, true, ParseSize, FormatSize},
 	}
 }

@@ -79,6 +79,7 @@ type Set struct {
 	// Named is the number of policies that the file names.
 	Named int
 
+	warmAt   []yamldoc.Value // where Warm are in the file
 	policies map[string]policy.Policy
 	aliases  map[string]string // images by the names that clients of dialects send
 }

@@ -128,8 +128,10 @@ func TestMistakes(t *testing.T) {
 		"pool: {warm: [{image: host, language: cobol}]}":                     "f:1: pool.warm[0].language: it must be one of: python, javascript, typescript",
 		"pool: {warm: [{image: host, modules: ['a b']}]}":                    `f:1: pool.warm[0].modules[0]: "a b" is not the name of a module`,
 		"pool: {warm: [{image: host, language: javascript, modules: [fs]}]}": "f:1: pool.warm[0]: modules are only imported ahead for python",
-		"pool: {warm: [{image: host, policy: x}]}":                           `pool.warm: there is no policy "x"`,
+		"pool: {warm: [{image: host, policy: x}]}":                           `f:1: pool.warm[0]: there is no policy "x"`,
 		"pool: {warm: [{image: host}, {image: host}]}":                       "f:1: pool.warm[1]: an entry above has the same image and policy",
+		"pool:\n  warm:\n    - image: host\n    - size: 1\n      image: host\n      policy: x\npolicies: {}": `f:4: pool.warm[1]: there is no policy "x"`,
+		"pool:\n  warm:\n    - image: host\n    - image: host\n      size: 2":                                "f:4: pool.warm[1]: an entry above has",
 		"pool: -1":                                                                 "f:1: pool: it must be",
 		"policy:\n  default:":                                                      `f:1: unknown field "policy"`,
 		"policies: [a]":                                                            "f:1: policies: it must be lines of NAME: VALUE",
@@ -143,6 +145,13 @@ func TestMistakes(t *testing.T) {
 		"policies:\n  a: {maximum: {connections: 0}}":                              "f:2: policies.a.maximum.connections: ",
 		"policies:\n  a: {defaults: {sent: 1m}}":                                   `f:2: policies.a.defaults: unknown field "sent"`,
 		"aliases: {base: 'saved:app'}":                                             `f:1: aliases.base: "saved:app" was saved in one namespace, and policies are for all`,
+		"policies:\n  a: {saved-images: 20}":                                       "f:2: policies.a.saved-images: it must be a size, unlimited, or false: 20 has no unit, and would be 20 B",
+		"policies:\n  a:\n    maximum:\n      output: 64":                          "f:4: policies.a.maximum.output: 64 has no unit, and would be 64 B",
+		"policies:\n  a: {defaults: {memory: 512}}":                                "f:2: policies.a.defaults.memory: 512 has no unit",
+		"policies:\n  a: {maximum: {disk: 20480}}":                                 "f:2: policies.a.maximum.disk: 20480 has no unit, and would be 20 KiB",
+		"policies:\n  a: {maximum: {sent: 100}}":                                   "f:2: policies.a.maximum.sent: 100 has no unit",
+		"policies:\n  a: {maximum: {received: 100}}":                               "f:2: policies.a.maximum.received: 100 has no unit",
+		"policies:\n  a: {maximum: {bandwidth: 65535}}":                            "f:2: policies.a.maximum.bandwidth: 65535 has no unit",
 		"policies:\n  a: {saved-images: 0}":                                        "f:2: policies.a.saved-images: it must be a size",
 		"policies:\n  a:\n    secrets: {}":                                         "f:3: policies.a.secrets: it must be a list",
 		"policies:\n  a:\n    secrets: [a/b]":                                      `f:3: policies.a.secrets[0]: "a/b" is not the name of a secret`,
@@ -255,7 +264,8 @@ policies:
 // What is shown of a policy can be put into a file, and means the same there, whatever
 // that file's default is.
 func TestShowIsReadBack(t *testing.T) {
-	set, err := parse("f", strings.NewReader(example))
+	set, err := parse("f", strings.NewReader(example+`  tiny: {saved-images: 100b, maximum: {output: 20b, sent: 1k, received: 65535b, bandwidth: 65536}}
+`))
 	if err != nil {
 		t.Fatal(err)
 	}

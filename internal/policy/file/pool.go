@@ -65,16 +65,16 @@ func (s *Set) readWarm(v yamldoc.Value) error {
 			err = items[i].Fail(sandpit.WithHint(errors.New("an entry above has the same image and policy, so a create could not tell them apart"), "write one of them, or use another policy"))
 		}
 		w.Size = cmp.Or(w.Size, 1)
-		s.Warm = append(s.Warm, w)
+		s.Warm, s.warmAt = append(s.Warm, w), append(s.warmAt, items[i])
 	}
 	return err
 }
 
 // checkWarm refuses policies that don't exist, once all are known.
-func (s *Set) checkWarm(doc yamldoc.Value) error {
-	for _, w := range s.Warm {
+func (s *Set) checkWarm() error {
+	for i, w := range s.Warm {
 		if _, err := s.Policy(w.Policy); err != nil {
-			return doc.Fail(fmt.Errorf("pool.warm: there is no policy %.80q", w.Policy))
+			return s.warmAt[i].Fail(sandpit.WithHint(fmt.Errorf("there is no policy %.80q", w.Policy), "use one of: "+strings.Join(s.Names(), ", ")))
 		}
 	}
 	return nil

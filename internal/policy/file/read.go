@@ -25,7 +25,7 @@ func (s *Set) read(doc yamldoc.Value) error {
 		"policies": s.readPolicies,
 		"aliases":  s.readAliases,
 	})(doc)
-	return cmp.Or(err, s.checkWarm(doc))
+	return cmp.Or(err, s.checkWarm())
 }
 
 // readAliases reads a mapping of names to images, in addition to the built-in one.
@@ -131,13 +131,13 @@ func readPolicy(v yamldoc.Value, base policy.Policy) (policy.Policy, error) {
 // limits reads limits; those that the file does not name are unchanged.
 func limits(into *sandpit.Limits, idle *time.Duration) map[string]func(yamldoc.Value) error {
 	return map[string]func(yamldoc.Value) error{
-		string(feature.Memory): yamldoc.Parse(&into.Memory, notation.ParseSize),
+		string(feature.Memory): yamldoc.Parse(&into.Memory, parseSize),
 		string(feature.CPUs):   yamldoc.Parse(&into.CPUs, notation.ParseCPUs),
 		string(feature.Pids):   yamldoc.Parse(&into.Pids, notation.ParseCount),
-		string(feature.Disk):   yamldoc.Parse(&into.Disk, notation.ParseSize),
+		string(feature.Disk):   yamldoc.Parse(&into.Disk, parseSize),
 		string(feature.Files):  yamldoc.Parse(&into.Files, notation.ParseCount),
 		string(feature.NoFile): yamldoc.Parse(&into.NoFile, notation.ParseCount),
-		string(feature.Output): yamldoc.Parse(&into.Output, notation.ParseSize),
+		string(feature.Output): yamldoc.Parse(&into.Output, parseSize),
 		string(feature.Life):   yamldoc.Parse(&into.Life, notation.ParseDuration),
 		"idle":                 yamldoc.Parse(idle, notation.ParseDurationOrNever),
 	}
@@ -148,8 +148,11 @@ func maximum(into *sandpit.Limits, r *policy.Rules) func(yamldoc.Value) error {
 	fields := limits(into, &r.MaxIdle)
 	for _, b := range notation.TrafficBounds(&r.Traffic) {
 		fields[b.Name] = yamldoc.Parse(b.Value, func(text string) (int64, error) {
-			if text == unlimited && b.Default == 0 {
+			switch {
+			case text == unlimited && b.Default == 0:
 				return 0, nil
+			case b.Bytes:
+				return parseSize(text)
 			}
 			return b.Parse(text)
 		})
@@ -231,11 +234,24 @@ func parseSaved(text string) (int64, error) {
 	case unlimited:
 		return policy.Unlimited, nil
 	}
-	n, err := notation.ParseSize(text)
-	if err != nil || n <= 0 {
-		return 0, errors.New("it must be a size, " + unlimited + ", or false")
+	n, err := parseSize(text)
+	if err != nil {
+		return 0, fmt.Errorf("it must be a size, %s, or false: %w", unlimited, err)
 	}
 	return n, nil
+}
+
+// minPlain is the least number of bytes that may be written without a unit. Less is most likely a
+// number of megabytes or gigabytes.
+const minPlain = 64 << 10
+
+// parseSize reads a size.
+func parseSize(text string) (int64, error) {
+	n, err := notation.ParseSize(text)
+	if number := strings.TrimSpace(text); err == nil && n < minPlain && strings.Trim(number, "0123456789") == "" {
+		return 0, sandpit.WithHint(fmt.Errorf("%s has no unit, and would be %s", number, notation.FormatSize(n)), fmt.Sprintf("write %[1]sm or %[1]sg, or %[1]sb if bytes are meant", number))
+	}
+	return n, err
 }
 
 // writePaths reads a list of paths. The root directory alone means everywhere.

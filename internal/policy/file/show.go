@@ -1,6 +1,7 @@
 package file
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -33,7 +34,7 @@ type Document struct {
 	Secrets    []string         `json:"secrets"`     // names of secrets that may be used
 }
 
-// Maximum are limits, and bounds of traffic: numbers, or "unlimited".
+// Maximum are limits, and bounds of traffic: numbers, small sizes as text with a unit, or "unlimited".
 type Maximum struct {
 	Limits
 	Connections    int64 `json:"connections,omitempty"`
@@ -43,7 +44,7 @@ type Maximum struct {
 	Bandwidth      any   `json:"bandwidth"` // bytes per second, each way
 }
 
-// Limits are sizes in bytes and times as text. A missing one has no bound, which only the
+// Limits are sizes in bytes, or small ones as text with a unit, and times as text. A missing one has no bound, which only the
 // owner of the machine has.
 type Limits struct {
 	Memory int64   `json:"memory,omitempty"`
@@ -52,7 +53,7 @@ type Limits struct {
 	Disk   int64   `json:"disk,omitempty"`
 	Files  int64   `json:"files,omitempty"`
 	NoFile int64   `json:"nofile,omitempty"`
-	Output int64   `json:"output,omitempty"`
+	Output any     `json:"output,omitempty"`
 	Life   string  `json:"life,omitempty"`
 	Idle   string  `json:"idle"` // or "never"
 }
@@ -87,7 +88,7 @@ func Show(p policy.Policy) Document {
 	case policy.Unlimited:
 		d.Saved = unlimited
 	default:
-		d.Saved = r.Saved
+		d.Saved = size(r.Saved)
 	}
 	if d.Images == nil {
 		d.Images = []policy.Image{}
@@ -117,6 +118,14 @@ func orUnlimited(n int64) any {
 	if n == 0 {
 		return unlimited
 	}
+	return size(n)
+}
+
+// size returns a size as the file takes it.
+func size(n int64) any {
+	if n < minPlain {
+		return strconv.FormatInt(n, 10) + "b"
+	}
 	return n
 }
 
@@ -128,7 +137,10 @@ func orNever(d time.Duration) string {
 }
 
 func limitsOf(l sandpit.Limits) Limits {
-	shown := Limits{Memory: l.Memory, CPUs: l.CPUs, Pids: l.Pids, Disk: l.Disk, Files: l.Files, NoFile: l.NoFile, Output: l.Output}
+	shown := Limits{Memory: l.Memory, CPUs: l.CPUs, Pids: l.Pids, Disk: l.Disk, Files: l.Files, NoFile: l.NoFile}
+	if l.Output > 0 {
+		shown.Output = size(l.Output)
+	}
 	if l.Life > 0 {
 		shown.Life = notation.FormatDuration(l.Life)
 	}
