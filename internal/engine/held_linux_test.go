@@ -16,6 +16,9 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/feature"
+	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/image/fetch"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 	"github.com/sandpit-dev/sandpit/sandpittest"
@@ -533,5 +536,39 @@ func TestHeldForksOutliveTheEngine(t *testing.T) {
 	}
 	if err := sb.Remove(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// The variables of an image do not keep contexts from being forked, whatever they are.
+func TestHeldForksOfImagesWithVariables(t *testing.T) {
+	testkit.NeedFull(t, "it needs Debian's packages")
+	archive := "docker-archive:" + withEnv(t, "LANG=C", "PATH=/opt/bin:/usr/bin:/bin", "HOME=/tmp", "EMPTY=", "A=1", "TEXT=a = b", "A=2")
+	rootInside := linux.New(linux.Options{}).Probe(t.Context()).Features[feature.Users]
+	e := heldEngine(t, t.TempDir(), nil, func(o *engine.Options) {
+		o.Images = image.Open(o.Images.Dir(), image.Options{NoSync: true, Fetcher: fetch.New(fetch.Options{})})
+		o.Pool.Held[0].Image, o.Pool.Held[0].RootInside = archive, rootInside
+	})
+	first := create(t, e, sandpit.Spec{Image: archive}) // puts it into the store
+	if err := first.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	e.Warm()
+	holds(t, e, 2)
+	sb := create(t, e, sandpit.Spec{Image: archive, RootInside: rootInside})
+	if st := e.PoolStats(); st.HeldClaimed != 1 {
+		t.Fatalf("%+v", st)
+	}
+	if _, err := sb.CreateContext(t.Context(), sandpit.NewContext{ID: "other", Dir: "/usr"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, context := range []string{"", "other"} {
+		var out strings.Builder
+		res, err := sb.RunCode(t.Context(), sandpit.Code{
+			Source:  "import os, sys; print('wave' in sys.modules, *(os.environ[name] for name in ('A', 'EMPTY', 'HOME', 'TEXT')), sep=',')",
+			Context: context, Stdout: &out,
+		})
+		if err != nil || !res.Success() || out.String() != "True,2,,/tmp,a = b\n" {
+			t.Errorf("context %q: %q, %+v, %v", context, out.String(), res, err)
+		}
 	}
 }
