@@ -121,6 +121,9 @@ func testBashOutputs(t *testing.T, e *env) {
 		"printf '\\036x\\0361 1\\036'; set -x; set -u":               "\x1ex\x1e1 1\x1e",
 		"unset __sandpit_run __sandpit_greeting; echo a":             "a\n",
 		"alias eval=false printf=false; printf() { false; }; echo a": "a\n",
+		"builtin() { false; }; echo a":                               "a\n",
+		"unset() { echo b; false; }; set -e; IFS=0123456789; echo a": "a\n",
+		"for f in printf set exec command : [ test cd trap return kill declare; do builtin eval \"$f() { false; }\"; done; eval() { false; }; echo a": "a\n",
 	} {
 		n.run(t, "true")
 		must(t, n.sb.RestartContext(guarded(t), sandpit.Bash))
@@ -129,6 +132,9 @@ func testBashOutputs(t *testing.T, e *env) {
 			t.Errorf("%q: %+v, error %+v", source, got, got.Error)
 		}
 		if got := n.run(t, "echo b >/proc/$$/fd/198"); got.Ended != "" || got.Restarted != "" {
+			t.Errorf("after %q: %+v, error %+v", source, got, got.Error)
+		}
+		if got := n.run(t, "/bin/echo c; (exit 3)"); got.Error == nil || got.Error.Value != "3" || got.stdout != "c\n" && !strings.Contains(source, "exec >") {
 			t.Errorf("after %q: %+v, error %+v", source, got, got.Error)
 		}
 	}

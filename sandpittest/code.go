@@ -31,7 +31,7 @@ var codeProperties = []property{
 	{"runs in one context are queued, those in several are parallel", testCodeQueue},
 	{"contexts are created, listed, restarted, interrupted and removed", testContexts},
 	{"what the code does to its channel does not hold RunCode up", testCodeChannel},
-	{"the log of an interpreter has what the code prints, and nothing else", testCodeLog},
+	{"the log of an interpreter has what the code prints, and nothing else, and who attaches to it gets the same", testCodeLog},
 	{"a timeout of nothing ends a run as any timeout does", testCodeNoTime},
 	{"a bad request for code is refused", testBadCode},
 }
@@ -733,6 +733,15 @@ func testCodeLog(t *testing.T, e *env) {
 		})
 		if stdout != once+once || stderr != "err\nerr\n" {
 			t.Errorf("the log of %s has %.200q and %q", language, stdout, stderr)
+		}
+		var out, errs strings.Builder
+		p, err := sb.Attach(guarded(t), all[i].Process, sandpit.AttachOptions{Stdout: &out, Stderr: &errs})
+		must(t, err)
+		must(t, sb.RemoveContext(guarded(t), language))
+		_, err = p.Wait(guarded(t))
+		must(t, err)
+		if out.String() != stdout || errs.String() != stderr {
+			t.Errorf("who attaches to %s gets %.200q and %q", language, out.String(), errs.String())
 		}
 	}
 }

@@ -66,6 +66,7 @@ type broadcaster struct {
 // reader is an attached client. at, left and done are guarded by broadcaster.mu.
 type reader struct {
 	stdout, stderr io.Writer
+	marks          *interpreter.Unmarked // of an interpreter, whose marks it does not get; or nil
 	lost           func(int64)
 	waitFor        bool // the process waits for it
 	at             int64
@@ -343,6 +344,9 @@ func (h *broadcaster) deliver(r *reader) {
 	for !r.left && (r.stdout != nil || r.stderr != nil) {
 		if gap := h.ring.start - r.at; gap > 0 {
 			r.at = h.ring.start
+			if r.marks != nil {
+				r.marks = interpreter.NewUnmarked(h.info.Argv)
+			}
 			if r.lost != nil {
 				h.mu.Unlock()
 				r.lost(gap)
@@ -363,26 +367,48 @@ func (h *broadcaster) deliver(r *reader) {
 		} else {
 			b = (*buf)[:copy(*buf, b)]
 		}
-		w := &r.stdout
-		if stream == stderrStream {
-			w = &r.stderr
-		}
-		if *w != nil {
-			h.mu.Unlock()
-			_, err := (*w).Write(b)
-			h.mu.Lock()
-			if err != nil {
-				*w = nil
-			}
-		}
+		at := r.at
+		h.mu.Unlock()
+		r.pass(stream, at, b)
+		h.mu.Lock()
 		r.at += int64(len(b))
 		if r.waitFor {
 			h.notify()
 		}
 	}
+	if r.marks != nil && !r.left {
+		h.mu.Unlock()
+		for _, stream := range []byte{stdoutStream, stderrStream} {
+			r.marks.End(int(stream-stdoutStream), func(_ int64, b []byte) { r.write(stream, b) })
+		}
+		h.mu.Lock()
+	}
 	delete(h.readers, r)
 	h.giveBack()
 	h.notify()
+}
+
+// pass passes output of a stream on, which begins at a position.
+func (r *reader) pass(stream byte, at int64, b []byte) {
+	if r.marks == nil {
+		r.write(stream, b)
+		return
+	}
+	r.marks.Take(int(stream-stdoutStream), at, b, func(_ int64, b []byte) { r.write(stream, b) })
+}
+
+// write writes output of a stream, up to an error.
+func (r *reader) write(stream byte, b []byte) {
+	w := &r.stdout
+	if stream == stderrStream {
+		w = &r.stderr
+	}
+	if *w == nil {
+		return
+	}
+	if _, err := (*w).Write(b); err != nil {
+		*w = nil
+	}
 }
 
 // stdinPump writes to the standard input of a process for all clients, so that one can

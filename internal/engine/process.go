@@ -462,7 +462,7 @@ func (s *Sandbox) Attach(ctx context.Context, name string, opt sandpit.AttachOpt
 		}
 	}
 	if opt.Stdout != nil || opt.Stderr != nil {
-		p.reader = &reader{stdout: opt.Stdout, stderr: opt.Stderr, lost: opt.Lost}
+		p.reader = &reader{stdout: opt.Stdout, stderr: opt.Stderr, marks: interpreter.NewUnmarked(h.info.Argv), lost: opt.Lost}
 		h.read(p.reader, !opt.NoHistory)
 	}
 	if p.attached {

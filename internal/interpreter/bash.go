@@ -36,12 +36,13 @@ func bashGreeting(nonce string) string {
 
 // bashRun returns the line that has a bash run code. The end is that of the line, or PROMPT_COMMAND after
 // an interrupt or another end of the line. It resets the options -e and -x, with which
-// the lines of later runs could end the shell or be printed. No alias of the code takes part.
+// the lines of later runs could end the shell or be printed. No alias and no function of the code takes part: those named
+// builtin and eval are removed when their run ends.
 func bashRun(begin, nonce string, code sandpit.Code) string {
 	var end, line strings.Builder
-	end.WriteString("{ __sandpit_status=$?; \\builtin set +ex")
+	end.WriteString("{ __sandpit_status=$?; ! \\unset -f builtin >&2; \\builtin set +ex; \\builtin unset -f eval")
 	for _, fd := range []int{198, 199} {
-		fmt.Fprintf(&end, "; \\builtin printf '\\036%s\\037%%d %%d\\036' $__sandpit_status $__sandpit_run >&%d", nonce, fd)
+		fmt.Fprintf(&end, "; \\builtin printf '\\036%s\\037%%d %%d\\036' \"$__sandpit_status\" \"$__sandpit_run\" >&%d", nonce, fd)
 	}
 	end.WriteString("; } 2>/dev/null")
 	fmt.Fprintf(&line, "PROMPT_COMMAND=%s; __sandpit_run=$((__sandpit_run + 1)); %s; %s; ", quoted(end.String()), bashMark(198, begin), bashMark(199, begin))

@@ -197,6 +197,9 @@ func TestUnmarked(t *testing.T) {
 	if kept != 4*len("0 1") {
 		t.Errorf("%d bytes are kept", kept)
 	}
+	if NewUnmarked(zygoteCommand()) == nil {
+		t.Error("the log of a zygote has its marks")
+	}
 	if NewUnmarked([]string{"bash"}) != nil {
 		t.Error("a program that is not an interpreter is taken for one")
 	}

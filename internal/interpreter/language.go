@@ -82,6 +82,9 @@ func languageOf(name string) (language, error) {
 // zygoteTag is the last argument of a zygote. The others are those that the command lines of its forks begin with.
 const zygoteTag = "sandpit-zygote"
 
+// zygoteCommand returns the command line of a zygote.
+func zygoteCommand() []string { return append(languages()[0].argv, zygoteTag) }
+
 // tag is the argument before those that say which context a process is.
 const tag = "sandpit-context"
 

@@ -1,8 +1,11 @@
 package interpreter
 
-import "bytes"
+import (
+	"bytes"
+	"slices"
+)
 
-// Unmarked removes the marks of runs from the output of an interpreter, for its log. Of one that reads lines it also
+// Unmarked removes the marks of runs from the output of an interpreter, for its log and those who attach to it. Of one that reads lines it also
 // removes what comes before the first mark: its greeting as an interactive shell. Its methods are not safe for
 // concurrent use.
 type Unmarked struct {
@@ -13,7 +16,7 @@ type Unmarked struct {
 // NewUnmarked returns an Unmarked for a process by its command line, or nil if that is not an interpreter.
 func NewUnmarked(argv []string) *Unmarked {
 	l, _, _, ok := parseCommand(argv)
-	if !ok {
+	if !ok && !slices.Equal(argv, zygoteCommand()) {
 		return nil
 	}
 	u := new(Unmarked)

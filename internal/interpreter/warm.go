@@ -2,7 +2,6 @@ package interpreter
 
 import (
 	"context"
-	"slices"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
@@ -25,7 +24,7 @@ func Warm(ctx context.Context, place Starter, name string, modules []string) (sa
 	s := setup{Socket: socketPrefix + random(), Nonce: random(), MaxLine: maxLine, Modules: modules}
 	if l.name == sandpit.Python {
 		s.Zygote = true
-		if is, err := l.start(ctx, place, slices.Concat(l.argv, []string{zygoteTag}), Zygote, s); err == nil || ctx.Err() != nil {
+		if is, err := l.start(ctx, place, zygoteCommand(), Zygote, s); err == nil || ctx.Err() != nil {
 			if err != nil {
 				return nil, err
 			}
