@@ -125,35 +125,8 @@ func openEnvelope(data []byte) ([]byte, error) {
 	return data[5:], nil
 }
 
-// readJSON reads the JSON body of a request. Fields that v does not have are ignored, as E2B does.
-func (c *call) readJSON(v any) error {
-	var buf bytes.Buffer
-	if err := c.ReadAll(&buf, c.Body(maxMessage, codec.BodyTime)); err != nil {
-		return err
-	}
-	return c.parse(buf.Bytes(), v)
-}
-
-// parse reads JSON that the call holds. Nothing is an empty object.
-func (c *call) parse(data []byte, v any) error {
-	if len(bytes.TrimSpace(data)) == 0 {
-		return nil
-	}
-	if err := codec.HoldObject(c.Call, data); err != nil {
-		return err
-	}
-	if err := json.Unmarshal(data, v); err != nil {
-		var r *gate.Refusal
-		if errors.As(err, &r) {
-			return r
-		}
-		return gate.Invalid("the body is not valid: "+codec.Readable(err), "")
-	}
-	if len(data) <= gate.FreeBody { // larger ones are input of processes
-		c.Ignore(dialect.Unknown(data, v))
-	}
-	return nil
-}
+// readJSON reads the JSON body of a request.
+func (c *call) readJSON(v any) error { return dialect.ReadJSON(c.Call, v, maxMessage) }
 
 // request is the message of a Connect service. about is what it is about, for the audit.
 type request interface{ about() string }
@@ -196,7 +169,7 @@ func streaming[In any, P interface {
 			data, err = openEnvelope(data)
 		}
 		if err == nil {
-			err = c.parse(data, in)
+			err = dialect.Parse(c.Call, data, in)
 		}
 		about := ""
 		if err == nil {

@@ -1,6 +1,10 @@
 package e2b
 
-import "net/http"
+import (
+	"net/http"
+
+	"github.com/sandpit-dev/sandpit/internal/dialect"
+)
 
 // lackingRoutes returns the routes of what Sandpit does not have. Without them, SDKs would take the
 // answer for that of a sandbox that does not exist.
@@ -10,7 +14,7 @@ func lackingRoutes() []route {
 		for _, method := range methods {
 			all = append(all, route{
 				method: method, path: path, id: id + "." + method, guarded: method != http.MethodGet,
-				handle: func(c *call) error { return c.Untouched(unsupported(what)) },
+				handle: func(c *call) error { return c.Untouched(dialect.Unsupported(what)) },
 			})
 		}
 	}

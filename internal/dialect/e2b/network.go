@@ -1,14 +1,12 @@
 package e2b
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/api/codec"
-	"github.com/sandpit-dev/sandpit/internal/gate"
+	"github.com/sandpit-dev/sandpit/internal/dialect"
 )
 
 // networkConfig says what a sandbox may reach. In E2B what is allowed wins over what is denied,
@@ -27,12 +25,7 @@ type networkConfig struct {
 // UnmarshalJSON refuses fields that are not known: none may be dropped silently.
 func (n *networkConfig) UnmarshalJSON(data []byte) error {
 	type plain networkConfig
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	if err := d.Decode((*plain)(n)); err != nil {
-		return gate.Invalid("network: "+codec.Readable(err), "")
-	}
-	return nil
+	return dialect.Exactly("network", data, (*plain)(n))
 }
 
 // allTraffic is the rule for everything.
@@ -46,13 +39,13 @@ func (n *networkConfig) egress(internet *bool) (sandpit.Egress, error) {
 	given := func(raw json.RawMessage) bool { s := string(raw); return s != "" && s != "null" && s != "{}" }
 	switch {
 	case given(n.Rules):
-		return sandpit.Egress{}, unsupported("network.rules are")
+		return sandpit.Egress{}, dialect.Unsupported("network.rules are")
 	case given(n.Proxy):
-		return sandpit.Egress{}, unsupported("network.egressProxy is")
+		return sandpit.Egress{}, dialect.Unsupported("network.egressProxy is")
 	case n.MaskHost != "":
-		return sandpit.Egress{}, unsupported("network.maskRequestHost is")
+		return sandpit.Egress{}, dialect.Unsupported("network.maskRequestHost is")
 	case len(n.HTTPSPorts) > 0:
-		return sandpit.Egress{}, unsupported("network.httpsPorts is")
+		return sandpit.Egress{}, dialect.Unsupported("network.httpsPorts is")
 	}
 	closed := internet != nil && !*internet || slices.Contains(n.DenyOut, allTraffic)
 	switch {
@@ -61,7 +54,7 @@ func (n *networkConfig) egress(internet *bool) (sandpit.Egress, error) {
 	case closed:
 		return sandpit.Egress{Allow: n.AllowOut}, nil
 	case len(n.AllowOut) > 0 && len(n.DenyOut) > 0:
-		return sandpit.Egress{}, unsupported(fmt.Sprintf("network.allowOut with a denyOut other than [%q] is", allTraffic))
+		return sandpit.Egress{}, dialect.Unsupported(fmt.Sprintf("network.allowOut with a denyOut other than [%q] is", allTraffic))
 	}
 	return sandpit.Egress{Preset: sandpit.EgressPublic, Deny: n.DenyOut}, nil
 }
@@ -95,7 +88,7 @@ func setNetwork(c *call) error {
 		return c.Untouched(err)
 	}
 	if in.PublicTraffic != nil {
-		return c.Untouched(unsupported("changing network.allowPublicTraffic is"))
+		return c.Untouched(dialect.Unsupported("changing network.allowPublicTraffic is"))
 	}
 	e, err := in.egress(in.AllowInternet)
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/feature"
@@ -85,23 +86,18 @@ type newSandbox struct {
 // defaultLife is the lifetime of sandboxes whose creator asks for none.
 const defaultLife = 5 * time.Minute
 
-// unsupported returns the refusal of something that Sandpit does not have.
-func unsupported(what string) error {
-	return &gate.Refusal{Code: errcode.Unsupported, Message: what + " not supported by this server"}
-}
-
 // spec returns the Spec that a request stands for.
 func (n *newSandbox) spec() (sandpit.Spec, error) {
 	given := func(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }
 	switch {
 	case len(n.VolumeMounts) > 0:
-		return sandpit.Spec{}, unsupported("volumes are")
+		return sandpit.Spec{}, dialect.Unsupported("volumes are")
 	case given(n.MCP):
-		return sandpit.Spec{}, unsupported("the MCP gateway is")
+		return sandpit.Spec{}, dialect.Unsupported("the MCP gateway is")
 	case given(n.IAM):
-		return sandpit.Spec{}, unsupported("workload tokens (iam) are")
+		return sandpit.Spec{}, dialect.Unsupported("workload tokens (iam) are")
 	case n.PauseMemory != nil && !*n.PauseMemory:
-		return sandpit.Spec{}, unsupported("pausing without keeping the memory is")
+		return sandpit.Spec{}, dialect.Unsupported("pausing without keeping the memory is")
 	}
 	if err := checkMetadata(n.Metadata); err != nil {
 		return sandpit.Spec{}, err
@@ -442,7 +438,7 @@ func (c *call) lifeRequest() (*lifeRequest, error) {
 		return nil, c.Untouched(err)
 	}
 	if in.Memory != nil && !*in.Memory {
-		return nil, c.Untouched(unsupported("sandboxes without their memory are"))
+		return nil, c.Untouched(dialect.Unsupported("sandboxes without their memory are"))
 	}
 	return in, nil
 }

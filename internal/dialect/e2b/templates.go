@@ -199,7 +199,7 @@ func removeTags(c *call) error {
 // listTags lists the tags of a template.
 func listTags(c *call) error {
 	if c.R.PathValue("part") != "tags" {
-		return c.Untouched(unsupported("this part of templates is"))
+		return c.Untouched(dialect.Unsupported("this part of templates is"))
 	}
 	all, err := c.api.Saved(c.Ctx, c.Caller)
 	if err != nil {
@@ -311,7 +311,7 @@ func uploadLink(c *call) error {
 	}
 	token := c.token(b.stage.ID() + uploads)
 	if token == "" {
-		return unsupported("uploading without a key is")
+		return dialect.Unsupported("uploading without a key is")
 	}
 	scheme := "http"
 	if c.R.TLS != nil || c.R.Header.Get("X-Forwarded-Proto") == "https" { // whoever lies gets a link that fails
@@ -403,7 +403,7 @@ func startBuild(c *call) error {
 	}
 	switch {
 	case len(in.Registry) > 0 && string(in.Registry) != "null":
-		return unsupported("images with credentials of their registry are")
+		return dialect.Unsupported("images with credentials of their registry are")
 	case size > maxStepBytes || len(in.Steps) > maxSteps:
 		return &gate.Refusal{Code: errcode.TooLarge, Message: fmt.Sprintf("a build has at most %d steps, with %d bytes of arguments", maxSteps, maxStepBytes)}
 	}

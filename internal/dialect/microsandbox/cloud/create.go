@@ -1,7 +1,6 @@
 package cloud
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,7 +13,6 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/engine"
-	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
@@ -119,21 +117,11 @@ type exactly[T any] struct{ is T }
 
 // UnmarshalJSON is json.Unmarshaler.
 func (e *exactly[T]) UnmarshalJSON(data []byte) error {
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&e.is); err != nil {
-		return gate.Invalid("the body is not valid: "+err.Error(), "")
-	}
-	return nil
+	return dialect.Exactly("the body is not valid", data, &e.is)
 }
 
 // MarshalJSON is json.Marshaler.
 func (e exactly[T]) MarshalJSON() ([]byte, error) { return json.Marshal(e.is) }
-
-// unsupported returns the refusal of something that Sandpit does not have.
-func unsupported(what string) error {
-	return &gate.Refusal{Code: errcode.Unsupported, Message: what + " not supported by this server"}
-}
 
 // state is what the API must know about a sandbox later: its data of the dialect. The rest of what it was created
 // with is not in it: secrets, files and variables, which may be secrets.
@@ -174,15 +162,15 @@ func (n *newSandbox) spec() (sandpit.Spec, error) {
 	}
 	switch {
 	case kind != "oci":
-		return sandpit.Spec{}, unsupported(fmt.Sprintf("the source %.40q of a root file system is", kind))
+		return sandpit.Spec{}, dialect.Unsupported(fmt.Sprintf("the source %.40q of a root file system is", kind))
 	case n.reference() == "":
 		return sandpit.Spec{}, gate.Invalid("the reference of the image is missing", "")
 	case n.Slug != nil:
-		return sandpit.Spec{}, unsupported("slug is")
+		return sandpit.Spec{}, dialect.Unsupported("slug is")
 	case n.Registry != nil && n.Registry.Mode != "anonymous":
-		return sandpit.Spec{}, unsupported("registry credentials of a sandbox are")
+		return sandpit.Spec{}, dialect.Unsupported("registry credentials of a sandbox are")
 	case len(n.Init) > 0 && string(n.Init) != "null":
-		return sandpit.Spec{}, unsupported("init is")
+		return sandpit.Spec{}, dialect.Unsupported("init is")
 	}
 	r := n.Resources.is
 	spec := sandpit.Spec{
@@ -212,7 +200,7 @@ func (n *newSandbox) spec() (sandpit.Spec, error) {
 			spec.Limits.Pids = l.Hard
 		case l.Resource == "core" && l.Soft == 0: // there are no core files
 		default:
-			return spec, unsupported(fmt.Sprintf("the rlimit %.40q is", l.Resource))
+			return spec, dialect.Unsupported(fmt.Sprintf("the rlimit %.40q is", l.Resource))
 		}
 	}
 	for _, m := range n.Mounts {
@@ -236,11 +224,11 @@ func (n *newSandbox) spec() (sandpit.Spec, error) {
 func (m *mount) tmpfs() (t sandpit.Tmpfs, err error) {
 	switch {
 	case m.Type != "tmpfs":
-		return t, unsupported(fmt.Sprintf("mounts of type %.40q are", m.Type))
+		return t, dialect.Unsupported(fmt.Sprintf("mounts of type %.40q are", m.Type))
 	case m.Options.ReadOnly:
-		return t, unsupported("the mount option readonly of a tmpfs is")
+		return t, dialect.Unsupported("the mount option readonly of a tmpfs is")
 	case m.Options.NoExec:
-		return t, unsupported("the mount option noexec of a tmpfs is")
+		return t, dialect.Unsupported("the mount option noexec of a tmpfs is")
 	}
 	t.Target = m.Guest
 	if m.Size != nil {
@@ -278,33 +266,10 @@ func (l *lifecycle) apply(spec *sandpit.Spec) error {
 // which those that are not text take about four bytes for each.
 const maxBody = 16 << 20
 
-// readJSON reads the JSON body of a request. Fields that v does not have are ignored, as the service does.
-func (c *call) readJSON(v any, limit int64) error {
-	var buf bytes.Buffer
-	if err := c.ReadAll(&buf, c.Body(limit, codec.BodyTime)); err != nil {
-		return err
-	}
-	if len(bytes.TrimSpace(buf.Bytes())) == 0 {
-		return nil
-	}
-	if err := codec.HoldObject(c.Call, buf.Bytes()); err != nil {
-		return err
-	}
-	if err := json.Unmarshal(buf.Bytes(), v); err != nil {
-		var r *gate.Refusal
-		if errors.As(err, &r) {
-			return r
-		}
-		return gate.Invalid("the body is not valid: "+err.Error(), "")
-	}
-	c.Ignore(dialect.Unknown(buf.Bytes(), v))
-	return nil
-}
-
 // createSandbox creates a sandbox, and starts it unless the query lacks start=true.
 func createSandbox(c *call) error {
 	in := new(newSandbox)
-	if err := c.readJSON(in, maxBody); err != nil {
+	if err := dialect.ReadJSON(c.Call, in, maxBody); err != nil {
 		return c.Untouched(err)
 	}
 	if err := c.Intend(fmt.Sprintf("name %.80q, image %.80q", in.Name, in.reference())); err != nil {
@@ -346,7 +311,7 @@ func (c *call) create(in *newSandbox) (engine.Box, error) {
 	}
 	spec.Image = c.server.Reference(in.reference())
 	if spec.NoStart = c.R.URL.Query().Get("start") != "true"; spec.NoStart && len(patches) > 0 {
-		return nil, unsupported("patches and scripts of a sandbox that is not started are")
+		return nil, dialect.Unsupported("patches and scripts of a sandbox that is not started are")
 	}
 	data, err := json.Marshal(in.state())
 	if err != nil {

@@ -1,6 +1,10 @@
 package cloud
 
-import "net/http"
+import (
+	"net/http"
+
+	"github.com/sandpit-dev/sandpit/internal/dialect"
+)
 
 // lackingRoutes returns the routes of what Sandpit does not have. Without them, clients would take the answer for that
 // of a volume or sandbox that does not exist.
@@ -9,7 +13,7 @@ func lackingRoutes() []route {
 	add := func(what, id, path string, methods ...string) {
 		for _, method := range methods {
 			all = append(all, route{method: method, path: path, id: id + "." + method, handle: func(c *call) error {
-				return c.Untouched(unsupported(what))
+				return c.Untouched(dialect.Unsupported(what))
 			}})
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
@@ -132,7 +133,7 @@ func (p *netPolicy) rules(e *sandpit.Egress) error {
 	allowed := false
 	for _, r := range rules[:last] {
 		if r.Action == deny && allowed {
-			return unsupported("a network rule that denies after one that allows is")
+			return dialect.Unsupported("a network rule that denies after one that allows is")
 		}
 		allowed = allowed || r.Action == allow
 		if err := r.add(e); err != nil {
@@ -178,14 +179,14 @@ func (r *netRule) add(e *sandpit.Egress) error {
 		hosts = []string{"0.0.0.0/0", "::/0"}
 	case d.any || d.Group == "public":
 		if len(r.Ports) > 0 || r.widensProtocol() {
-			return unsupported("a network rule that allows some ports or protocols of all public addresses is")
+			return dialect.Unsupported("a network rule that allows some ports or protocols of all public addresses is")
 		}
 		e.Preset = sandpit.EgressPublic
 		return nil
 	case r.Action == deny && slices.Contains([]string{"loopback", "link_local", "metadata", "multicast", "host"}, d.Group):
 		return nil // nothing of these can be reached
 	case d.Group != "":
-		return unsupported(fmt.Sprintf("a network rule that allows the group %.40q is", d.Group))
+		return dialect.Unsupported(fmt.Sprintf("a network rule that allows the group %.40q is", d.Group))
 	default:
 		return gate.Invalid("the destination of a network rule is missing", "")
 	}
@@ -261,7 +262,7 @@ func (r *netRule) ports() ([]string, error) {
 			return nil, gate.Invalid("a range of ports in a network rule is not valid", "")
 		}
 		if int(x.End-x.Start) >= sandpit.MaxEgressRules {
-			return nil, unsupported("a network rule with so many ports is")
+			return nil, dialect.Unsupported("a network rule with so many ports is")
 		}
 		for port := int(x.Start); port <= int(x.End); port++ {
 			all = append(all, strconv.Itoa(port))

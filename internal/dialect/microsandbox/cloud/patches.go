@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
@@ -71,10 +72,10 @@ func scripts(all map[string]string) []patch {
 func (p *patch) check() error {
 	switch p.Type {
 	case "copy_file", "copy_dir":
-		return unsupported("the patch " + p.Type + ", whose source is a path of the server, is")
+		return dialect.Unsupported("the patch " + p.Type + ", whose source is a path of the server, is")
 	case "text", "file", "mkdir", "remove", "append", "symlink":
 	default:
-		return unsupported(fmt.Sprintf("the patch %.40q is", p.Type))
+		return dialect.Unsupported(fmt.Sprintf("the patch %.40q is", p.Type))
 	}
 	if at := p.at(); !path.IsAbs(at) || slices.Contains(strings.Split(at, "/"), "..") {
 		return gate.Invalid(fmt.Sprintf("the path %.80q of a patch is not absolute, or has ..", at), "")

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
@@ -61,29 +62,29 @@ func (s *secrets) uses() ([]sandpit.Secret, error) {
 	for _, e := range s.Entries {
 		for _, v := range []*violation{s.OnViolation, s.Violation, e.OnViolation, e.Violation} {
 			if v != nil && v.Type == "block_and_terminate" {
-				return nil, unsupported("the violation action block_and_terminate of secrets is")
+				return nil, dialect.Unsupported("the violation action block_and_terminate of secrets is")
 			}
 		}
 		switch {
 		case e.Source != nil:
-			return nil, unsupported("the source of a secret is")
+			return nil, dialect.Unsupported("the source of a secret is")
 		case e.Value == "":
 			return nil, gate.Invalid(fmt.Sprintf("the secret %.80q has no value", e.Variable), "")
 		case e.Placeholder != "" && e.Placeholder != "$MSB_"+e.Variable:
-			return nil, unsupported("a placeholder of the client's for a secret is")
+			return nil, dialect.Unsupported("a placeholder of the client's for a secret is")
 		case e.Injection.QueryParams || e.Substitution.Query:
-			return nil, unsupported("substitution of a secret in queries is")
+			return nil, dialect.Unsupported("substitution of a secret in queries is")
 		case e.Injection.Body || e.Substitution.Body:
-			return nil, unsupported("substitution of a secret in bodies is")
+			return nil, dialect.Unsupported("substitution of a secret in bodies is")
 		case len(e.Injection.HeaderFields)+len(e.Substitution.HeaderFields) > 0:
-			return nil, unsupported("substitution of a secret in some headers only is")
+			return nil, dialect.Unsupported("substitution of a secret in some headers only is")
 		case !e.Injection.Headers && !e.Substitution.Headers:
 			return nil, gate.Invalid(fmt.Sprintf("the secret %.80q is not to be substituted anywhere", e.Variable), "")
 		}
 		use := sandpit.Secret{Name: "env." + e.Variable, Variable: e.Variable, Value: e.Value}
 		for _, h := range e.Hosts {
 			if h.Type != "exact" && h.Type != "wildcard" {
-				return nil, unsupported(fmt.Sprintf("a secret for hosts of type %.40q is", h.Type))
+				return nil, dialect.Unsupported(fmt.Sprintf("a secret for hosts of type %.40q is", h.Type))
 			}
 			use.Hosts = append(use.Hosts, h.Value)
 		}

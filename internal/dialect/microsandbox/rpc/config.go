@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
@@ -40,23 +40,18 @@ type config struct {
 	Mounts    json.RawMessage `json:"mounts,omitempty"`
 }
 
-// unsupported returns the refusal of something that Sandpit does not have.
-func unsupported(what string) error {
-	return &gate.Refusal{Code: errcode.Unsupported, Message: what + " not supported by this server"}
-}
-
 // check refuses what can't be done.
 func (k *config) check() error {
 	for name, raw := range map[string]json.RawMessage{"scope": k.Scope, "network": k.Network, "secrets": k.Secrets, "resources": k.Resources, "rlimits": k.Rlimits, "mounts": k.Mounts} {
 		if len(raw) > 0 && string(raw) != "null" {
-			return unsupported("config." + name + " is")
+			return dialect.Unsupported("config." + name + " is")
 		}
 	}
 	switch {
 	case len(k.Ports) > 0:
-		return sandpit.WithHint(unsupported("publishing ports of a sandbox (config.ports) is"), "use 'sandpit forward' or a preview")
+		return sandpit.WithHint(dialect.Unsupported("publishing ports of a sandbox (config.ports) is"), "use 'sandpit forward' or a preview")
 	case len(k.DependsOn) > 0:
-		return sandpit.WithHint(unsupported("starting other sandboxes first (config.depends_on) is"), "start them yourself")
+		return sandpit.WithHint(dialect.Unsupported("starting other sandboxes first (config.depends_on) is"), "start them yourself")
 	}
 	for name := range k.Scripts {
 		if !notation.IsName(name) {

@@ -1,11 +1,63 @@
 package dialect
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"reflect"
 	"strings"
+
+	"github.com/sandpit-dev/sandpit/internal/api/codec"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
+
+// Unsupported returns the refusal of something that Sandpit does not have. what has a verb: "volumes are".
+func Unsupported(what string) error {
+	return &gate.Refusal{Code: errcode.Unsupported, Message: what + " not supported by this server"}
+}
+
+// ReadJSON reads the JSON body of a request, of at most limit bytes, as Parse does.
+func ReadJSON(c *gate.Call, v any, limit int64) error {
+	var buf bytes.Buffer
+	if err := c.ReadAll(&buf, c.Body(limit, codec.BodyTime)); err != nil {
+		return err
+	}
+	return Parse(c, buf.Bytes(), v)
+}
+
+// Parse reads JSON that the call holds, and counts its memory. Nothing is an empty object. Fields that v does not have are
+// ignored. They are counted, unless data is so large that it has input of processes or content of files.
+func Parse(c *gate.Call, data []byte, v any) error {
+	if len(bytes.TrimSpace(data)) == 0 {
+		return nil
+	}
+	if err := codec.HoldObject(c, data); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		var r *gate.Refusal
+		if errors.As(err, &r) {
+			return r
+		}
+		return gate.Invalid("the body is not valid: "+codec.Readable(err), "")
+	}
+	if len(data) <= gate.FreeBody {
+		c.Ignore(Unknown(data, v))
+	}
+	return nil
+}
+
+// Exactly reads JSON whose fields v must all have, as none of them may be ignored. what names it in errors.
+func Exactly(what string, data []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return gate.Invalid(what+": "+codec.Readable(err), "")
+	}
+	return nil
+}
 
 // Unknown returns the number of fields in a JSON value, and in the objects in it, that a variable of v's type
 // ignores when the value is decoded into it. Types that decode their JSON themselves ignore none. Count them
