@@ -76,7 +76,8 @@ type Files interface {
 	SetAttr(ctx context.Context, path string, a FileAttr) error
 
 	// Copy copies a file, a link or, with recursive, a directory and its contents. It
-	// preserves modes and links and replaces existing files. Copying a socket,
+	// preserves modes, links and the extended attributes user.*, as far as the file system
+	// of the copy has them, and replaces existing files. Copying a socket,
 	// pipe or device is ErrInvalid.
 	Copy(ctx context.Context, from, to string, recursive bool) error
 
@@ -87,7 +88,8 @@ type Files interface {
 	// Grep searches the regular files below root.
 	Grep(ctx context.Context, root string, q GrepQuery) (GrepResult, error)
 
-	// Edit replaces exact strings in a file, either all of them or none. It returns
+	// Edit replaces exact strings in a file, either all of them or none. Owner, mode and the
+	// extended attributes user.* stay. It returns
 	// ErrInvalid if a string does not occur, or occurs more than once without
 	// Edit.All.
 	Edit(ctx context.Context, path string, edits []Edit) error

@@ -40,6 +40,7 @@ var filesProperties = []property{
 	{"SetAttr changes the attributes that it names and no others", testSetAttr},
 	{"SetAttr of a symbolic link changes the link", testSetAttrOfLink},
 	{"Write gives a file attributes, and refuses those that can't be stored", testFileAttributes},
+	{"Copy and Edit keep the attributes of files", testAttributesStay},
 	{"Write replaces at once or not at all", testAtomicWrite},
 	{"a Write whose reader fails changes nothing", testFailedWrite},
 	{"Rename and Remove do what they say", testRenameRemove},
@@ -789,6 +790,49 @@ func testFileAttributes(t *testing.T, e *env) {
 	if got := shell(t, sb, "ls -A /tmp /scratch"); got != "/scratch:\nf\n\n/tmp:\nl\nnone\np" {
 		t.Errorf("there are %q", got)
 	}
+}
+
+func testAttributesStay(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{Tmpfs: []sandpit.Tmpfs{{Target: "/scratch"}}})
+	files, ctx := sb.Files(), guarded(t)
+	want := map[string]string{"k": "v", "empty": "", "bytes": "\x00\xff"}
+	shell(t, sb, "mkdir -p /tmp/d/sub")
+	for _, path := range []string{"/tmp/f", "/tmp/readonly", "/tmp/d/sub/f", "/tmp/old"} {
+		opt := sandpit.WriteOptions{Attrs: want, Mode: map[string]fs.FileMode{"/tmp/readonly": 0o444}[path]}
+		if path == "/tmp/old" {
+			opt.Attrs = map[string]string{"k": "old", "other": "old"}
+		}
+		if _, err := files.Write(ctx, path, strings.NewReader("old text"), opt); errors.Is(err, sandpit.ErrUnsupported) {
+			return // a kernel whose tmpfs has none
+		} else if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+	}
+	has := func(path, mode, content string) {
+		t.Helper()
+		info, err := files.Stat(ctx, path)
+		if err != nil || !maps.Equal(info.Attrs, want) || fmt.Sprintf("%o", info.Mode.Perm()) != mode {
+			t.Errorf("%s has mode %o and %q, %v; want %s and %q", path, info.Mode, info.Attrs, err, mode, want)
+		}
+		if got := get(t, sb, path); got != content {
+			t.Errorf("%s is %q, want %q", path, got, content)
+		}
+	}
+	has("/tmp/readonly", "444", "old text")
+	must(t, files.Edit(ctx, "/tmp/f", []sandpit.Edit{{Old: "old", New: "new"}}))
+	has("/tmp/f", "644", "new text")
+	for _, path := range []string{"/tmp/copy", "/tmp/old"} { // a new file, and one in place of another
+		must(t, files.Copy(ctx, "/tmp/f", path, false))
+		has(path, "644", "new text")
+	}
+	must(t, files.Copy(ctx, "/tmp/readonly", "/tmp/copy-of-readonly", false))
+	has("/tmp/copy-of-readonly", "444", "old text")
+	must(t, files.Rename(ctx, "/tmp/copy-of-readonly", "/scratch/moved")) // to another file system
+	has("/scratch/moved", "444", "old text")
+	shell(t, sb, "mv /tmp/readonly /tmp/d/")
+	must(t, files.Copy(ctx, "/tmp/d", "/tmp/tree", true))
+	has("/tmp/tree/sub/f", "644", "old text")
+	has("/tmp/tree/readonly", "444", "old text")
 }
 
 func testWriteParents(t *testing.T, e *env) {

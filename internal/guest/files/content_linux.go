@@ -142,7 +142,7 @@ func (f *Files) read(s *conn.Stream, m *wire.Read, path string) {
 func (f *Files) write(s *conn.Stream, m *wire.Write, path string) {
 	var t *target
 	err := f.workers.Do(f.user, func() (err error) {
-		t, err = openTarget(m, path)
+		t, err = openTarget(m, path, func(fd int) error { return setXattrs(fd, m.Attrs) })
 		return err
 	})
 	if err != nil {
@@ -184,8 +184,9 @@ type target struct {
 const maxLinks = 40
 
 // openTarget opens what the content is written to: the file itself when it is
-// extended or written in place, and else a new one beside it, which then takes its place.
-func openTarget(m *wire.Write, path string) (*target, error) {
+// extended or written in place, and else a new one beside it, which then takes its place. attrs gives
+// that one its extended attributes.
+func openTarget(m *wire.Write, path string, attrs func(fd int) error) (*target, error) {
 	mode := uint32(m.Mode) & 0o7777
 	if m.Parents {
 		if dir, _ := splitPath(path); dir != "" {
@@ -243,20 +244,16 @@ func openTarget(m *wire.Write, path string) (*target, error) {
 		}
 		path = target
 	}
-	t, err := openTemp(at, name, mode)
+	t, err := openTemp(at, name, mode, attrs)
 	if err != nil {
 		closeAt()
-		return nil, err
-	}
-	if err := setXattrs(t.fd, m.Attrs); err != nil {
-		_ = t.finish(false)
 		return nil, err
 	}
 	return t, nil
 }
 
 // openTemp makes the new file beside the one called name.
-func openTemp(dir int, name string, mode uint32) (*target, error) {
+func openTemp(dir int, name string, mode uint32, attrs func(fd int) error) (*target, error) {
 	var st unix.Stat_t
 	err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	exists := err == nil
@@ -276,23 +273,35 @@ func openTemp(dir int, name string, mode uint32) (*target, error) {
 	}
 	t := &target{dir: dir, temp: tempName(), name: name} // O_EXCL is what keeps it apart
 	err = fdio.Retry(func() (err error) {
-		t.fd, err = unix.Openat(dir, t.temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
+		t.fd, err = unix.Openat(dir, t.temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode|ownerWrites)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	if exists {
+	var made unix.Stat_t
+	switch err = attrs(t.fd); {
+	case err != nil:
+	case exists:
 		// Only root may give a file away; others have made it theirs already.
 		_ = unix.Fchown(t.fd, int(st.Uid), int(st.Gid))
-		if err := unix.Fchmod(t.fd, st.Mode&0o777); err != nil {
-			unix.Close(t.fd)
-			_ = unix.Unlinkat(dir, t.temp, 0)
-			return nil, err
+		err = unix.Fchmod(t.fd, st.Mode&0o777)
+	case mode&ownerWrites == 0:
+		if err = unix.Fstat(t.fd, &made); err == nil {
+			err = unix.Fchmod(t.fd, made.Mode&mode) // without what the umask took
 		}
+	}
+	if err != nil {
+		unix.Close(t.fd)
+		_ = unix.Unlinkat(dir, t.temp, 0)
+		return nil, err
 	}
 	return t, nil
 }
+
+// ownerWrites is the permission that setting extended attributes needs (xattr(7)): a new file has it
+// until it has them.
+const ownerWrites = 0o200
 
 // tempName returns a name that nobody else thinks of.
 func tempName() string {

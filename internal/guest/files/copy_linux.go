@@ -24,7 +24,7 @@ func copyTree(from, to string, recursive bool, gone func() bool) error {
 			return err
 		}
 		defer unix.Close(fd)
-		t, err := openTarget(&wire.Write{Mode: uint64(st.Mode & 0o777)}, to)
+		t, err := openTarget(&wire.Write{Mode: uint64(st.Mode & 0o777)}, to, func(to int) error { return copyXattrs(to, fd) })
 		if err != nil {
 			return err
 		}
@@ -196,12 +196,14 @@ func (c *copier) entry(src int, name string, dst int, to string, depth int) erro
 	return err
 }
 
-// finish gives a copy the mode of its original, and when that is moved, its attributes, times and owner.
+// finish gives a copy the attributes and mode of its original, and when that is moved, its times and owner.
 func (c *copier) finish(fd, src int, st *unix.Stat_t, mode uint32) error {
+	if err := copyXattrs(fd, src); err != nil {
+		return err
+	}
 	if err := unix.Fchmod(fd, mode); err != nil || !c.move {
 		return err
 	}
-	_ = setXattrs(fd, xattrs(procName(src), st)) // another file system may have none
 	if err := setTimes(fd, false, []unix.Timespec{st.Atim, st.Mtim}); err != nil {
 		return err
 	}

@@ -23,8 +23,8 @@ func edit(m *wire.Edits, path string) error {
 	if err != nil {
 		return err
 	}
+	defer unix.Close(fd)
 	b, err := fdio.ReadAll(fd, st.Size, maxEdit)
-	unix.Close(fd)
 	if err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func edit(m *wire.Edits, path string) error {
 		}
 		text = strings.ReplaceAll(text, e.Old, e.New)
 	}
-	t, err := openTarget(&wire.Write{Mode: 0o644}, path)
+	t, err := openTarget(&wire.Write{Mode: 0o644}, path, func(to int) error { return copyXattrs(to, fd) })
 	if err != nil {
 		return err
 	}

@@ -46,6 +46,29 @@ func xattrs(path string, st *unix.Stat_t) []wire.Attr {
 	if kind := st.Mode & unix.S_IFMT; kind != unix.S_IFREG && kind != unix.S_IFDIR {
 		return nil
 	}
+	names, err := listXattrs(path)
+	if err != nil {
+		return nil
+	}
+	var all []wire.Attr
+	left := wire.MaxAttrBytes
+	var value [wire.MaxAttrBytes]byte
+	for _, name := range names {
+		if len(all) == wire.MaxAttrs {
+			break
+		}
+		n, err := unix.Getxattr(path, name, value[:])
+		if err != nil || len(name)+n > left {
+			continue
+		}
+		left -= len(name) + n
+		all = append(all, wire.Attr{Name: strings.TrimPrefix(name, userPrefix), Value: string(value[:n])})
+	}
+	return all
+}
+
+// listXattrs returns the names of the attributes of users that a file has.
+func listXattrs(path string) ([]string, error) {
 	var small [1024]byte
 	names := small[:]
 	n, err := unix.Listxattr(path, names)
@@ -53,23 +76,35 @@ func xattrs(path string, st *unix.Stat_t) []wire.Attr {
 		names = make([]byte, 64<<10) // XATTR_LIST_MAX
 		n, err = unix.Listxattr(path, names)
 	}
-	if err != nil || n == 0 {
-		return nil
+	if err != nil {
+		return nil, err
 	}
-	var all []wire.Attr
-	left := wire.MaxAttrBytes
-	var value [wire.MaxAttrBytes]byte
-	for name := range strings.SplitSeq(strings.TrimSuffix(string(names[:n]), "\x00"), "\x00") {
-		short, ok := strings.CutPrefix(name, userPrefix)
-		if !ok || short == "" || len(all) == wire.MaxAttrs {
-			continue
+	var users []string
+	for name := range strings.SplitSeq(string(names[:n]), "\x00") {
+		if len(name) > len(userPrefix) && strings.HasPrefix(name, userPrefix) {
+			users = append(users, name)
 		}
-		n, err := unix.Getxattr(path, name, value[:])
-		if err != nil || len(name)+n > left {
-			continue
-		}
-		left -= len(name) + n
-		all = append(all, wire.Attr{Name: short, Value: string(value[:n])})
 	}
-	return all
+	return users, nil
+}
+
+// copyXattrs gives a new file or directory the attributes of users that another one has. What its file
+// system has no place for by their names is left out: it may have none at all.
+func copyXattrs(to, from int) error {
+	path := procName(from)
+	names, err := listXattrs(path)
+	if err != nil && err != unix.EOPNOTSUPP || len(names) == 0 {
+		return err
+	}
+	value := make([]byte, 64<<10) // XATTR_SIZE_MAX
+	for _, name := range names {
+		n, err := unix.Getxattr(path, name, value)
+		if err == nil {
+			err = unix.Fsetxattr(to, name, value[:n], 0)
+		}
+		if err != nil && err != unix.EOPNOTSUPP && err != unix.ENODATA { // just removed
+			return err
+		}
+	}
+	return nil
 }
