@@ -29,12 +29,14 @@ package dialect
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"runtime/debug"
 	"strings"
 	"time"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/gate"
@@ -140,6 +142,20 @@ type Server struct {
 
 	Version string // of the server
 	Log     *slog.Logger
+}
+
+// Create creates a sandbox with data of a dialect. Unless its creator asked for its egress, it has that only where the
+// machine and the policy allow it, and otherwise none.
+func (s Server) Create(ctx context.Context, t *engine.Tenant, spec sandpit.Spec, asked bool, dialect string, data json.RawMessage) (engine.Box, error) {
+	if !asked && !s.Features(ctx)[feature.Egress] {
+		spec.Egress = sandpit.Egress{}
+	}
+	sb, err := t.CreateFor(ctx, spec, dialect, data)
+	if !asked && errors.Is(err, sandpit.ErrForbidden) {
+		spec.Egress = sandpit.Egress{} // if that was not the reason, the error is the same
+		sb, err = t.CreateFor(ctx, spec, dialect, data)
+	}
+	return sb, err
 }
 
 // Protect is deferred by goroutines of a dialect, as the gate protects only those of its handlers. If one panics, Protect

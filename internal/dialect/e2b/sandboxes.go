@@ -228,20 +228,10 @@ func createSandbox(c *call) error {
 // createWait is the longest that a create waits for capacity. SDKs give up after a minute, and would not see the reason.
 const createWait = 5 * time.Second
 
-// create creates a sandbox, with root inside where the machine can do that. Unless its creator asked for an egress, it has what the
-// Spec says where the policy and the machine allow that.
+// create is Server.Create, with root inside where the machine can do that.
 func (a *api) create(ctx context.Context, t *engine.Tenant, spec sandpit.Spec, asked bool, data json.RawMessage) (engine.Box, error) {
-	have := a.Features(ctx)
-	spec.RootInside = have[feature.Users]
-	if !have[feature.Egress] && !asked {
-		spec.Egress = sandpit.Egress{}
-	}
-	sb, err := t.CreateFor(ctx, spec, Name, data)
-	if !asked && errors.Is(err, sandpit.ErrForbidden) {
-		spec.Egress = sandpit.Egress{} // if that was not the reason, the error is the same
-		sb, err = t.CreateFor(ctx, spec, Name, data)
-	}
-	return sb, err
+	spec.RootInside = a.Features(ctx)[feature.Users]
+	return a.Create(ctx, t, spec, asked, Name, data)
 }
 
 // info describes a sandbox.

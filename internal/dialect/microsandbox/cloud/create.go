@@ -317,16 +317,8 @@ func (c *call) create(in *newSandbox) (engine.Box, error) {
 	if err != nil {
 		return nil, err
 	}
-	have := c.server.Features(c.Ctx)
-	spec.RootInside = spec.RootInside && have[feature.Users]
-	if asked = asked || len(spec.Secrets) > 0; !have[feature.Egress] && !asked {
-		spec.Egress = sandpit.Egress{}
-	}
-	sb, err := c.tenant().CreateFor(c.Ctx, spec, c.server.Name, data)
-	if !asked && errors.Is(err, sandpit.ErrForbidden) {
-		spec.Egress = sandpit.Egress{} // if that was not the reason, the error is the same
-		sb, err = c.tenant().CreateFor(c.Ctx, spec, c.server.Name, data)
-	}
+	spec.RootInside = spec.RootInside && c.server.Features(c.Ctx)[feature.Users]
+	sb, err := c.server.Create(c.Ctx, c.tenant(), spec, asked || len(spec.Secrets) > 0, c.server.Name, data)
 	if err != nil {
 		return nil, err
 	}

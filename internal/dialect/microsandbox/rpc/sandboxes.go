@@ -224,12 +224,13 @@ func (s *start) create(ctx context.Context) error {
 	if spec.Image, err = s.api.Image(s.config.Image); err != nil {
 		return err
 	}
+	spec.Egress = sandpit.Egress{Preset: sandpit.EgressPublic} // as the original has it
 	made := s.config.newState()
 	data, err := json.Marshal(made)
 	if err != nil {
 		return err
 	}
-	sb, err := s.make(ctx, spec, data)
+	sb, err := s.api.Create(ctx, s.tenant, spec, false, dialectName, data)
 	for range maxStopped { // starts at the same time may take the room that this one has made
 		give := 0 // how many sandboxes that are stopped make room
 		switch {
@@ -241,7 +242,7 @@ func (s *start) create(ctx context.Context) error {
 		if give == 0 || forget(ctx, s.all, 0, give) == 0 {
 			break
 		}
-		sb, err = s.make(ctx, spec, data)
+		sb, err = s.api.Create(ctx, s.tenant, spec, false, dialectName, data)
 	}
 	if err != nil {
 		return err
@@ -274,18 +275,6 @@ func (s state) launch(ctx context.Context, sb engine.Box) error {
 	}
 	_, err := sb.Start(ctx, sandpit.Command{Argv: []string{s.Shell, "-c", s.Exec}, Background: true})
 	return err
-}
-
-// make makes a sandbox. Those of microsandbox have access to the internet: it gets that where the policy and the machine
-// allow it.
-func (s *start) make(ctx context.Context, spec sandpit.Spec, data json.RawMessage) (engine.Box, error) {
-	open := spec
-	open.Egress = sandpit.Egress{Preset: sandpit.EgressPublic}
-	sb, err := s.tenant.CreateFor(ctx, open, dialectName, data)
-	if errors.Is(err, sandpit.ErrForbidden) || errors.Is(err, sandpit.ErrUnsupported) {
-		sb, err = s.tenant.CreateFor(ctx, spec, dialectName, data) // if that was not the reason, the error is the same
-	}
-	return sb, err
 }
 
 // keep stores the state of a sandbox.
