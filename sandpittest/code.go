@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/feature"
 )
@@ -24,6 +27,7 @@ var codeProperties = []property{
 	{"code that exits ends its run, with an error unless it says success, and keeps the state", testCodeExits},
 	{"packages that are installed after the first run are found", testCodePackages},
 	{"lines of notebooks that begin with ! or % are carried out", testCodeMagics},
+	{"code imports display and its kinds of data from IPython, whether that is installed or not", testCodeIPython},
 	{"an interpreter that ends says why, and the next run begins afresh", testCodeEnds},
 	{"an interpreter that is out of memory says so, and the next run begins afresh", testCodeMemory},
 	{"a timeout interrupts a run, which keeps the state", testCodeTimeout},
@@ -366,6 +370,33 @@ y + await slow(1)
 		t.Errorf("%+v, error %+v", got, got.Error)
 	}
 	eventually(t, "a task goes on between runs", func() bool { return runs(t, sb, "len(ticks) > 20").text() == "True" })
+	// A block without await creates tasks, too. They begin before it is over.
+	got = runs(t, sb, `
+async def told():
+    print("begun")
+    await slow(1)
+    ticks.append("told")
+    return 43
+task.cancel()
+told = asyncio.get_running_loop().create_task(told())
+asyncio.create_task(slow(2)), asyncio.get_event_loop() is asyncio.get_running_loop(), ticks.count("told")`)
+	if !got.Success() || got.stdout != "begun\n" || !strings.HasSuffix(got.text(), ", True, 0)") {
+		t.Errorf("without await: %+v, error %+v", got, got.Error)
+	}
+	if got := runs(t, sb, "await told"); got.text() != "43" {
+		t.Errorf("its task: %+v, error %+v", got, got.Error)
+	}
+	got = runs(t, sb, `
+import threading
+def other():
+    try: asyncio.get_running_loop()
+    except RuntimeError as e: print(e)
+thread = threading.Thread(target=other)
+thread.start()
+thread.join()`)
+	if got.stdout != "no running event loop\n" {
+		t.Errorf("in a thread: %+v, error %+v", got, got.Error)
+	}
 	if got := runs(t, sb, "asyncio.run(slow(7))"); !got.Success() || got.text() != "7" {
 		t.Errorf("asyncio.run: %+v, error %+v", got, got.Error)
 	}
@@ -470,6 +501,9 @@ func testCodeMagics(t *testing.T, e *env) {
 			t.Errorf("%q: %+v, error %+v", step.source, got, got.Error)
 		}
 	}
+	if got := runs(t, sb, "import subprocess\nsubprocess.getoutput('echo $PIP_BREAK_SYSTEM_PACKAGES')"); got.text() != "'1'" {
+		t.Errorf("pip of programs: %+v, error %+v", got, got.Error)
+	}
 	if got := runs(t, sb, "%pip --version\n_exit_code"); got.text() == "0" != strings.HasPrefix(got.stdout, "pip ") || got.Error != nil {
 		t.Errorf("%%pip: %+v, error %+v", got, got.Error)
 	}
@@ -483,6 +517,74 @@ func testCodeMagics(t *testing.T, e *env) {
 		if er := got.Error; er == nil || er.Name != "SyntaxError" || !strings.Contains(er.Value, in) || got.stdout != "" || strings.Contains(er.Traceback, "without_magics") {
 			t.Errorf("%q: %+v, error %+v", source, got, er)
 		}
+	}
+}
+
+func testCodeIPython(t *testing.T, e *env) {
+	sb := coder(t, e)
+	const stub = "import sys\nfor name in [n for n in sys.modules if n.partition('.')[0] == 'IPython']: del sys.modules[name]\n"
+	all := []sandpit.CodeOutput{
+		{HTML: "<b>x</b>", Text: "<IPython.core.display.HTML object>"},
+		{Markdown: "# m", Text: "<IPython.core.display.Markdown object>"},
+		{SVG: "<svg/>", Text: "<IPython.core.display.SVG object>"},
+		{LaTeX: "$x$", Text: "<IPython.core.display.Latex object>"},
+		{LaTeX: "$\\displaystyle y$", Text: "<IPython.core.display.Math object>"},
+		{JavaScript: "1", Text: "<IPython.core.display.Javascript object>"},
+		{JSON: []byte(`{"a":[1]}`), Text: "<IPython.core.display.JSON object>"},
+		{JSON: []byte(`{"a":[1]}`), Text: "<IPython.core.display.JSON object>"},
+		{PNG: []byte("\x89PNG\r\n\x1a\n"), Text: "<IPython.core.display.Image object>"},
+		{JPEG: []byte("\xff\xd8j"), Text: "<IPython.core.display.Image object>"},
+		{Extra: map[string]string{"image/gif": "R0lGODg="}, Text: "<IPython.core.display.Image object>"},
+		{HTML: `<img src="http://x.example/?a&amp;&quot;" width="3"/>`, Text: "<IPython.core.display.Image object>"},
+		{HTML: "<i>", Text: "<IPython.core.display.HTML object>"},
+		{HTML: "raw"},
+		{Text: "'again'"},
+		{Text: "'updated'"},
+		{Main: true, Text: "(None, True, True)"},
+	}
+	got := runs(t, sb, stub+`
+open('/tmp/a.jpg', 'wb').write(b'\xff\xd8j'); open('/tmp/a.html', 'w').write('<i>')
+import IPython, pathlib
+from IPython import display as module, get_ipython
+from IPython.display import display, HTML, Markdown, Image, SVG, JSON, Latex, Math, Javascript, clear_output
+display(HTML('<b>x</b>'), Markdown('# m'), SVG(b'<svg/>'), Latex('$x$'), Math('y'), Javascript('1'), JSON({'a': [1]}), JSON('{"a": [1]}'))
+display(Image(b'\x89PNG\r\n\x1a\n'), Image('/tmp/a.jpg'), Image(data=b'GIF88', format='gif'), Image(url='http://x.example/?a&"', width=3))
+clear_output(wait=True)
+display(HTML(filename=pathlib.Path('/tmp/a.html')))
+IPython.display.publish_display_data({'text/html': 'raw'})
+module.display('again', display_id=True).update('updated')
+get_ipython(), module.HTML is HTML, IPython.display is module`)
+	if !got.Success() || got.stdout+got.stderr != "" {
+		t.Fatalf("%+v, error %+v", got.CodeResult, got.Error)
+	}
+	for i, o := range got.outputs {
+		got.outputs[i].JSON = bytes.ReplaceAll(o.JSON, []byte(": "), []byte(":"))
+	}
+	if diff := cmp.Diff(all, got.outputs, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("displayed (-want +got):\n%s", diff)
+	}
+	for _, source := range []string{"from IPython.display import no_such_name", "import IPython.no_such_module"} {
+		if got := runs(t, sb, source); got.Error == nil || got.Error.Name != "ImportError" && got.Error.Name != "ModuleNotFoundError" {
+			t.Errorf("%q: %+v, error %+v", source, got.CodeResult, got.Error)
+		}
+	}
+	// What is installed wins. Only what it would tell its shell is displayed.
+	got = runs(t, sb, stub+`
+import os
+os.makedirs('/tmp/own/IPython/core')
+open('/tmp/own/IPython/__init__.py', 'w').write('own = 42')
+open('/tmp/own/IPython/display.py', 'w').write('from IPython.core.display_functions import *')
+open('/tmp/own/IPython/core/__init__.py', 'w').close()
+open('/tmp/own/IPython/core/display_functions.py', 'w').write('def display(*values): print(*values)\ndef other(): return 43')
+sys.path.insert(0, '/tmp/own')
+import IPython.display
+IPython.display.display('shown')
+IPython.own, IPython.display.other()`)
+	if got.text() != "'shown'|(42, 43)" || got.stdout != "" {
+		t.Errorf("with a package of that name: %+v, error %+v", got, got.Error)
+	}
+	if got := runs(t, sb, "import IPython.core.display"); got.Error == nil || got.Error.Name != "ModuleNotFoundError" {
+		t.Errorf("a module that the package does not have: %+v, error %+v", got, got.Error)
 	}
 }
 

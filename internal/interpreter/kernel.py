@@ -1,6 +1,6 @@
 # The interpreter of a context: it runs blocks of code that arrive on a unix socket, one after the
 # other, in one namespace. It needs Python 3.8 and nothing but its standard library. A line with the
-# variable SETUP precedes it. Lines of JSON go both ways; see channel.go.
+# variable SETUP precedes it, and so do charts.py and ipython.py. Lines of JSON go both ways; see channel.go.
 import sys
 
 
@@ -150,30 +150,103 @@ def kernel(setup):
                 display(figure)
             pyplot.close(figure)
 
-    class Hook:
-        """Replaces matplotlib.pyplot.show when that is imported."""
+    def patch_pyplot(module):
+        module.show = show
+        note_boxes(sys.modules["matplotlib.axes"].Axes)
+        state["figures"] = True
+
+    # The event loop that all runs share. Blocks that await run in it, and others can create tasks in it.
+
+    def shared_loop():
+        import asyncio
+        loop = state["loop"]
+        if loop is None or loop.is_closed():
+            loop = state["loop"] = asyncio.new_event_loop()
+            asyncio.set_event_loop(loop)
+        return loop
+
+    def has_tasks():
+        loop = state["loop"]
+        return loop is not None and not loop.is_closed() and bool(sys.modules["asyncio"].all_tasks(loop))
+
+    def patch_asyncio(module):
+        import threading
+        running = module.get_running_loop
+
+        def in_block():
+            return state["running"] and threading.current_thread() is threading.main_thread()
+
+        def get_running_loop():
+            try:
+                return running()
+            except RuntimeError:
+                if not in_block():
+                    raise
+                return shared_loop()
+
+        module.get_running_loop = module.events.get_running_loop = get_running_loop
+        if in_block():
+            shared_loop()  # get_event_loop returns it
+
+    # IPython, of which code of notebooks imports display and more. If the image has it, its display is ours; otherwise
+    # ipython.py stands in for it.
+
+    def patch_display(module):
+        ours = ipython_display(display)
+        for name in ("display", "update_display", "publish_display_data", "clear_output"):
+            if name in vars(module):
+                setattr(module, name, ours[name])
+
+    class StandIn:
+        """Finds modules of IPython that nothing else finds."""
+
+        modules = ("IPython", "IPython.display", "IPython.core", "IPython.core.display")
+        names = {}
 
         def find_spec(self, name, path=None, target=None):
-            if name != "matplotlib.pyplot":
-                return None
-            import importlib.util
-            sys.meta_path.remove(self)
-            spec = importlib.util.find_spec(name)
-            if spec is None or spec.loader is None:
-                sys.meta_path.insert(0, self)
+            if name in self.modules and not path:  # those of an IPython that is installed have a path
+                return importlib.machinery.ModuleSpec(name, self, is_package=name in ("IPython", "IPython.core"))
+
+        def create_module(self, spec):
+            return None
+
+        def exec_module(self, module):
+            if module.__name__.endswith("display"):
+                self.names = self.names or ipython_display(display)
+                module.__dict__.update(self.names)
+            elif module.__name__ == "IPython":
+                module.get_ipython = lambda: None
+                __import__("IPython.display")
+
+    class Hook:
+        """Changes modules when they are imported."""
+
+        patches = {
+            "asyncio": patch_asyncio, "matplotlib.pyplot": patch_pyplot,
+            "IPython.core.display": patch_display, "IPython.core.display_functions": patch_display,
+        }
+
+        def find_spec(self, name, path=None, target=None):
+            patch, spec = self.patches.get(name), None
+            for finder in sys.meta_path if patch else ():
+                spec = spec or finder is not self and hasattr(finder, "find_spec") and finder.find_spec(name, path, target) or None
+            if spec is None or not hasattr(spec.loader, "exec_module"):
                 return spec
             load = spec.loader.exec_module
 
-            def exec_module(module):
-                load(module)
-                module.show = show
-                note_boxes(sys.modules["matplotlib.axes"].Axes)
-                state["figures"] = True
+            def exec_module(loaded):
+                load(loaded)
+                if loaded.__name__ == name:
+                    patch(loaded)
 
             spec.loader.exec_module = exec_module
             return spec
 
+    for name, patch in Hook.patches.items():
+        if name in sys.modules:
+            patch(sys.modules[name])
     sys.meta_path.insert(0, Hook())
+    sys.meta_path.append(StandIn())
     builtins.display = display
 
     # Packages that are installed after the start.
@@ -208,7 +281,7 @@ def kernel(setup):
             import shlex, subprocess
             sys.stdout.flush()
             prefix = shlex.quote(sys.executable) + " -m pip " if kind == "pip" else ""
-            namespace["_exit_code"] = subprocess.call(["sh", "-c", prefix + rest], env=dict(os.environ, PIP_BREAK_SYSTEM_PACKAGES="1"))
+            namespace["_exit_code"] = subprocess.call(["sh", "-c", prefix + rest])
             find_packages()
         elif kind == "cd":
             os.chdir(os.path.expanduser(rest or "~"))
@@ -250,11 +323,7 @@ def kernel(setup):
 
     def finish(coroutine):
         """Runs a coroutine to its end, in the event loop that all runs share."""
-        import asyncio
-        loop = state["loop"]
-        if loop is None or loop.is_closed():
-            loop = state["loop"] = asyncio.new_event_loop()
-            asyncio.set_event_loop(loop)
+        loop = shared_loop()
         task = loop.create_task(coroutine)
         try:
             return loop.run_until_complete(task)
@@ -365,6 +434,8 @@ def kernel(setup):
                     code = status(e)
                     if code != 0:
                         raise
+                if getpid() == pid and has_tasks():
+                    finish(sys.modules["asyncio"].sleep(0))  # those that the block has created begin
                 if state["figures"]:
                     show()
             finally:
@@ -414,7 +485,7 @@ def kernel(setup):
         """Waits for a connection or a request, while the event loop goes on."""
         conn, loop = state["conn"], state["loop"]
         wanted = [listener] + ([conn] if conn else [])
-        if loop is None or loop.is_closed() or not __import__("asyncio").all_tasks(loop):
+        if not has_tasks():
             return ready_of(wanted, [], [])[0]
         ready = []
         waiting = loop.create_future()
@@ -572,6 +643,7 @@ def kernel(setup):
     signal.signal(signal.SIGINT, on_interrupt)
     count = 0
     add_user_site()
+    os.environ.setdefault("PIP_BREAK_SYSTEM_PACKAGES", "1")  # the sandbox's Python is its own, or read-only
     builtins.exit = builtins.quit = sys.exit  # those of the module site close standard input
     for module in setup.get("modules") or ():
         __import__(module)

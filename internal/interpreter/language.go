@@ -18,6 +18,9 @@ var pythonProgram string
 //go:embed charts.py
 var chartsProgram string
 
+//go:embed ipython.py
+var ipythonProgram string
+
 //go:embed kernel.js
 var nodeProgram string
 
@@ -34,7 +37,7 @@ type language struct {
 
 func languages() []language {
 	return []language{
-		{name: sandpit.Python, argv: []string{"python3", "-u", "-X", "utf8", "-"}, program: chartsProgram + pythonProgram, image: "python:3.12-slim"},
+		{name: sandpit.Python, argv: []string{"python3", "-u", "-X", "utf8", "-"}, program: chartsProgram + ipythonProgram + pythonProgram, image: "python:3.12-slim"},
 		{name: sandpit.JavaScript, argv: node(), program: nodeProgram, image: "node:22-slim", told: true},
 		{name: sandpit.TypeScript, argv: node(), program: nodeProgram, image: "node:22-slim", told: true},
 		{name: sandpit.Bash, argv: []string{"bash", "--norc", "--noprofile", "--noediting", "-i", "-s"}, lines: bashLines(), image: "debian:13-slim"},

@@ -163,7 +163,7 @@ func startProcess(c *call, in *startRequest) error {
 		return err
 	}
 	cmd := sandpit.Command{
-		Argv: append([]string{in.Process.Cmd}, in.Process.Args...), Dir: in.Process.Cwd, Env: append([]string{"PIP_BREAK_SYSTEM_PACKAGES=1"}, withOwn(sb, in.Process.Envs)...), User: user(c.R),
+		Argv: append([]string{in.Process.Cmd}, in.Process.Args...), Dir: in.Process.Cwd, Env: withOwn(sb, in.Process.Envs), User: user(c.R),
 		Stdin: in.Stdin == nil || *in.Stdin, Timeout: c.timeout(),
 	}
 	s := c.newStream(eventKeepalive)

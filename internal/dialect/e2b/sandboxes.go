@@ -142,7 +142,7 @@ func checkMetadata(all map[string]string) error {
 // withOwn returns variables of a command or run, with those that every sandbox of E2B has. Those of the sandbox itself
 // must stay as they were when it was held ready.
 func withOwn(sb engine.Box, vars map[string]string) []string {
-	all := map[string]string{"E2B_SANDBOX": "true", "E2B_SANDBOX_ID": sb.ID(), "E2B_TEMPLATE_ID": stateOf(sb).Template}
+	all := map[string]string{"E2B_SANDBOX": "true", "E2B_SANDBOX_ID": sb.ID(), "E2B_TEMPLATE_ID": stateOf(sb).Template, "PIP_BREAK_SYSTEM_PACKAGES": "1"}
 	maps.Copy(all, vars)
 	return environment(all)
 }

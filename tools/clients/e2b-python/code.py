@@ -63,6 +63,9 @@ with zipfile.ZipFile("/tmp/own_package-1-py3-none-any.whl", "w") as z:
         sbx.commands.run("pip install --no-index /tmp/own_package-1-py3-none-any.whl", user="user")
         assert sbx.run_code("import own_package; own_package.value").text == "42"
         assert "own-package" in "".join(sbx.run_code("!pip list").logs.stdout)
+    assert "".join(sbx.run_code("echo $PIP_BREAK_SYSTEM_PACKAGES", language="bash").logs.stdout) == "1\n"
+    shown = sbx.run_code("from IPython.display import display, HTML\ndisplay(HTML('<b>x</b>'))").results[0]
+    assert (shown.html, shown.text) == ("<b>x</b>", "<IPython.core.display.HTML object>"), shown
     context = sbx.create_code_context(cwd="/tmp", language="python")
     assert sbx.run_code("import os; os.getcwd()", context=context).text == "/tmp"
     if not hasattr(Sandbox, "list_code_contexts"):
