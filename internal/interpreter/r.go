@@ -1,6 +1,7 @@
 package interpreter
 
 import (
+	"bytes"
 	"context"
 	_ "embed" // the program
 	"encoding/json"
@@ -93,7 +94,7 @@ func (r *run) doneR(ctx context.Context, text []byte) error {
 // maxFile bounds the file of outputs, in bytes.
 const maxFile = maxLine / 2
 
-// showFile passes the outputs in a file of a size on. One that code has changed is as good as none.
+// showFile passes the outputs in a file of a size on. Code may have changed the file: then its valid beginning counts.
 func (r *run) showFile(ctx context.Context, path string, size int64) error {
 	cost := 8 * min(size, maxFile) // as of a long line of a channel
 	if r.c.m.place.Charge(cost) != nil {
@@ -105,17 +106,28 @@ func (r *run) showFile(ctx context.Context, path string, size int64) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	var all []output
-	if err == nil {
-		err = json.Unmarshal(content, &all)
-	}
-	if err != nil || len(all) > sandpit.MaxCodeOutputs {
+	if err != nil || !r.showList(content) {
 		r.truncated = true
 	}
-	for i := range all[:min(len(all), sandpit.MaxCodeOutputs)] {
+	return nil
+}
+
+// showList passes the outputs of a list in JSON on. It reads them one by one: small ones could be very many. It reports
+// whether these are all.
+func (r *run) showList(list []byte) bool {
+	in := json.NewDecoder(bytes.NewReader(list))
+	if first, err := in.Token(); err != nil || first != json.Delim('[') {
+		return false
+	}
+	for n := 0; in.More(); n++ {
+		var one output
+		if n == sandpit.MaxCodeOutputs || in.Decode(&one) != nil {
+			return false
+		}
 		if r.code.Output != nil && !r.silenced.Load() {
-			r.code.Output(all[i].sandpit())
+			r.code.Output(one.sandpit())
 		}
 	}
-	return nil
+	_, err := in.Token()
+	return err == nil
 }
