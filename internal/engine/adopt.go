@@ -651,7 +651,7 @@ func (s *Sandbox) findAgain(ctx context.Context, p client.ProcessInfo) error {
 	argv, cut := cmdline.Clip(p.Command)
 	h.charged = h.cost(argv, p.Stdin)
 	s.memory.Add(h.charged)
-	h.ref, h.told = p.Ref, p.Announced
+	h.ref, h.told, h.before = p.Ref, p.Announced, p.Position
 	h.info = sandpit.ProcessInfo{
 		ID: processID(p.Ref), PID: p.PID, Argv: argv, ArgvCut: cut || p.Cut, User: p.User,
 		Background: true, StartedAt: p.Started, Terminal: p.Terminal,

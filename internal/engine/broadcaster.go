@@ -34,6 +34,7 @@ type broadcaster struct {
 	info     sandpit.ProcessInfo // without Result
 	ref      uint64              // in the guest
 	told     bool                // its end was announced before it was found
+	before   int64               // bytes of output that it had written when it was found
 	process  sandpit.Process     // of the guest; nil when it had ended before it was found
 	stdin    *stdinPump          // nil when there is none
 	oomKills int64               // of the sandbox, before the start

@@ -125,6 +125,17 @@ func (p codePlace) Follow(id string, stdout, stderr io.Writer) (done <-chan stru
 	return r.done, func() { h.leave(r) }, nil
 }
 
+// Written returns how much output of a process is known to exist.
+func (p codePlace) Written(id string) int64 {
+	h, err := p.s.lookup(id)
+	if err != nil {
+		return 0
+	}
+	h.recording.Lock()
+	defer h.recording.Unlock()
+	return max(h.at, h.before)
+}
+
 // Full reports whether the output of a process has reached its limit, and has been passed on up to that.
 func (p codePlace) Full(id string) bool {
 	h, err := p.s.lookup(id)

@@ -431,7 +431,7 @@ func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Conf
 		if err = s.instance.Destroy(ctx); err != nil {
 			return err
 		}
-		s.interpreter = nil
+		s.interpreters = nil
 		if s.instance, err = s.engine.opts.Driver.Create(ctx, plan); err != nil {
 			return err
 		}
@@ -442,10 +442,13 @@ func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Conf
 	}
 	trace("guest")
 	s.noteGaps()
-	if s.logs, err = s.openLog(); err == nil && s.interpreter != nil {
-		err = s.findAgain(ctx, *s.interpreter)
-		s.interpreter = nil
+	s.logs, err = s.openLog()
+	for _, p := range s.interpreters {
+		if err == nil {
+			err = s.findAgain(ctx, p)
+		}
 	}
+	s.interpreters = nil
 	return err
 }
 

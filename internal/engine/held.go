@@ -23,7 +23,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
-// Held configures sandboxes that are held ready, complete and with a warm interpreter. A Create gets
+// Held configures sandboxes that are held ready, complete and with warm interpreters. A Create gets
 // one if it would make the very same: all that its Spec asks for beyond the image can be changed afterwards,
 // or is what the policy gives anyway.
 type Held struct {
@@ -61,21 +61,21 @@ const (
 
 // held is a sandbox that nobody has.
 type held struct {
-	engine   *Engine
-	key      string
-	id       string
-	plan     driver.Plan   // as comparable returns it
-	config   client.Config // the same
-	lease    *image.Lease
-	instance driver.Instance
-	guest    *client.Client
-	process  *client.Process    // the interpreter, by the stream that has started it
-	info     client.ProcessInfo // of that
-	memory   int64              // bytes that it uses
-	until    time.Time          // when it is too old
+	engine       *Engine
+	key          string
+	id           string
+	plan         driver.Plan   // as comparable returns it
+	config       client.Config // the same
+	lease        *image.Lease
+	instance     driver.Instance
+	guest        *client.Client
+	processes    []*client.Process    // the interpreters, by the streams that have started them
+	interpreters []client.ProcessInfo // the same
+	memory       int64                // bytes that it uses
+	until        time.Time            // when it is too old
 }
 
-// usable reports whether the guest and the interpreter live, and are not too old.
+// usable reports whether the guest and the interpreters live, and are not too old.
 func (h *held) usable() bool {
 	if time.Now().After(h.until) {
 		return false
@@ -89,8 +89,10 @@ func (h *held) usable() bool {
 	}
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
-	_, err := h.process.Wait(over)
-	return errors.Is(err, context.Canceled)
+	return !slices.ContainsFunc(h.processes, func(p *client.Process) bool {
+		_, err := p.Wait(over)
+		return !errors.Is(err, context.Canceled)
+	})
 }
 
 // destroy removes it, and returns when it is gone or stuck.
@@ -324,7 +326,7 @@ func (e *Engine) wouldHold(ctx context.Context, t *task, c Held) (*held, error) 
 	return k, nil
 }
 
-// hold makes a sandbox with a warm interpreter.
+// hold makes a sandbox with warm interpreters.
 func (e *Engine) hold(ctx context.Context, t *task, c Held) (*held, error) {
 	k, err := e.wouldHold(ctx, t, c)
 	if err != nil {
@@ -354,20 +356,22 @@ func (k *held) make(ctx context.Context, t *task, c Held) (err error) {
 		return err
 	}
 	t.enter("starting the interpreter")
-	p, err := interpreter.Warm(ctx, starter{ctx, k.guest}, c.Language, c.Modules)
+	made, err := interpreter.Warm(ctx, starter{ctx, k.guest}, c.Language, c.Modules)
 	if err != nil {
 		return err
 	}
-	k.process = p.(*client.Process) // as starter returns it
 	all, err := k.guest.Processes(ctx)
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(all, func(p client.ProcessInfo) bool { return p.Ref == k.process.Ref() && !p.Exited })
-	if i < 0 {
-		return fault.Errorf(sandpit.ErrUnavailable, "holding a sandbox: its interpreter has ended")
+	for _, p := range made {
+		p := p.(*client.Process) // as starter returns it
+		i := slices.IndexFunc(all, func(is client.ProcessInfo) bool { return is.Ref == p.Ref() && !is.Exited })
+		if i < 0 {
+			return fault.Errorf(sandpit.ErrUnavailable, "holding a sandbox: an interpreter of it has ended")
+		}
+		k.processes, k.interpreters = append(k.processes, p), append(k.interpreters, all[i])
 	}
-	k.info = all[i]
 	if m, err := k.instance.Stats(ctx); err == nil && m.Memory > 0 {
 		k.memory = m.Memory
 	}
@@ -383,7 +387,7 @@ type starter struct {
 
 // Start starts a process in the background.
 func (s starter) Start(ctx context.Context, cmd sandpit.Command, o interpreter.Origin) (sandpit.Process, error) {
-	p, err := s.guest.StartDetached(ctx, cmd, client.Detach{Keep: guestKeeps, Hold: true, Zygote: o == interpreter.Zygote})
+	p, err := s.guest.StartDetached(ctx, cmd, client.Detach{Keep: guestKeeps, Hold: true, Zygote: o == interpreter.Zygote, Fork: o == interpreter.Fork})
 	if err != nil {
 		return nil, err
 	}
@@ -414,14 +418,16 @@ func (s *Sandbox) takeHeld(ctx context.Context, trace func(string)) (*client.Cli
 	k := s.held
 	s.held = nil
 	defer k.lease.Release() // the sandbox has its own
-	k.process.Detach()
+	for _, p := range k.processes {
+		p.Detach()
+	}
 	var err error
 	if s.persistent {
 		s.making.enter("keeping")
 		err = k.instance.(driver.Keeper).Keep(ctx) // as hold has checked
 	}
 	if err == nil {
-		s.instance, s.interpreter = k.instance, &k.info
+		s.instance, s.interpreters = k.instance, k.interpreters
 		trace("held")
 		return k.guest, nil
 	}

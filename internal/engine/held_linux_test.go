@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -148,28 +149,188 @@ func TestHeldIsNotHalfWarm(t *testing.T) {
 	}
 }
 
-// A warm interpreter of another language is the default context of that.
+// A warm interpreter of another language is the default context of that from its first run on.
 func TestHeldJavaScript(t *testing.T) {
 	testkit.NeedProgram(t, "node")
-	e := heldEngine(t, t.TempDir(), nil, func(o *engine.Options) {
-		o.Pool.Held = []engine.Held{{Image: "host", Policy: policy.Default(), Language: sandpit.JavaScript, Size: 1}}
-	})
+	for language, source := range map[string]string{sandpit.JavaScript: "globalThis.x = 6*7", sandpit.TypeScript: "let x: number = 6*7"} {
+		e := heldEngine(t, t.TempDir(), nil, func(o *engine.Options) {
+			o.Pool.Held = []engine.Held{{Image: "host", Policy: policy.Default(), Language: language, Size: 1}}
+		})
+		e.Warm()
+		holds(t, e, 1)
+		sb := create(t, e, sandpit.Spec{})
+		before := living(t, sb)
+		if all, err := sb.(sandpit.Coder).Contexts(t.Context()); err != nil || len(all) != 0 || len(before) != 1 {
+			t.Fatalf("at first it has the contexts %+v and the processes %v, %v", all, before, err)
+		}
+		res, err := sb.(sandpit.Coder).RunCode(t.Context(), sandpit.Code{Source: source, Language: language})
+		without := language == sandpit.TypeScript && res.Error != nil && strings.Contains(res.Error.Value, "can't run TypeScript") // an old node
+		if err != nil || res.Error != nil && !without || res.Restarted != "" {
+			t.Fatalf("%+v, %+v, %v", res, res.Error, err)
+		}
+		if got := evaluate(t, sb, "'wave' in __import__('sys').modules"); got != "False" {
+			t.Errorf("a Python context of it is warm: %s", got)
+		}
+		if all := living(t, sb); len(all) != 2 || all[0] != before[0] {
+			t.Errorf("its processes are %v, and were %v", all, before)
+		}
+		if err := sb.Remove(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// living returns the processes that the guest has started and that run.
+func living(t *testing.T, sb sandpit.Sandbox) (ids []string) {
+	t.Helper()
+	all, err := sb.Processes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range all {
+		if p.Result == nil {
+			ids = append(ids, p.ID)
+		}
+	}
+	return ids
+}
+
+// contextsOf returns the processes of the contexts by the IDs of these.
+func contextsOf(t *testing.T, sb sandpit.Sandbox) map[string]string {
+	t.Helper()
+	all, err := sb.(sandpit.Coder).Contexts(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	processes := map[string]string{}
+	for _, c := range all {
+		processes[c.ID] = c.Process
+	}
+	return processes
+}
+
+// The first run of a held sandbox finds the default context forked already: it starts no process. Before that nobody
+// sees a context. Each has random numbers of its own, and each sandbox a hash seed of its own.
+func TestHeldDefaultIsReady(t *testing.T) {
+	e := heldEngine(t, t.TempDir(), nil, func(o *engine.Options) { o.Pool.Held[0].Modules = []string{"wave", "random"} })
 	e.Warm()
-	holds(t, e, 1)
+	holds(t, e, 2)
+	seen := map[string]bool{}
+	for range 2 {
+		sb := create(t, e, sandpit.Spec{})
+		before := living(t, sb)
+		if all := contextsOf(t, sb); len(all) != 0 || len(before) != 2 {
+			t.Errorf("at first it has the contexts %v and the processes %v", all, before)
+		}
+		got := evaluate(t, sb, "import sys, os, random; ('wave' in sys.modules, os.getcwd() == os.environ['HOME'], random.random(), hash('a text'))")
+		if !strings.HasPrefix(got, "(True, True, ") {
+			t.Errorf("the default context has %s", got)
+		}
+		for _, value := range strings.Split(got, ", ")[2:] {
+			if seen[value] {
+				t.Errorf("another sandbox has %s, too: %s", value, got)
+			}
+			seen[value] = true
+		}
+		if all, after := contextsOf(t, sb), living(t, sb); len(all) != 1 || all["python"] != before[1] || !slices.Equal(after, before) {
+			t.Errorf("after the first run it has the contexts %v and the processes %v, and had %v", all, after, before)
+		}
+		// One that is removed, or was made by the caller, is not that one.
+		if err := sb.RemoveContext(t.Context(), "python"); err != nil {
+			t.Fatal(err)
+		}
+		if c, err := sb.CreateContext(t.Context(), sandpit.NewContext{ID: "python", Dir: "/"}); err != nil || slices.Contains(before, c.Process) {
+			t.Errorf("made %+v, %v, with the processes %v before", c, err, before)
+		}
+		if got := evaluate(t, sb, "import os; os.getcwd()"); got != "'/'" {
+			t.Errorf("the context that was made works in %s", got)
+		}
+	}
+}
+
+// A context of the caller's with the ID of the default one is that, and not what is ready.
+func TestHeldDefaultOfTheCaller(t *testing.T) {
+	e := heldEngine(t, t.TempDir(), nil, nil)
+	e.Warm()
+	holds(t, e, 2)
 	sb := create(t, e, sandpit.Spec{})
-	before, err := sb.Processes(t.Context())
-	if err != nil || len(before) != 1 {
-		t.Fatalf("%+v, %v", before, err)
+	c, err := sb.CreateContext(t.Context(), sandpit.NewContext{ID: "python", Env: []string{"A=b"}})
+	if err != nil || slices.Contains(living(t, sb)[:2], c.Process) {
+		t.Fatalf("%+v, %v", c, err)
 	}
-	res, err := sb.(sandpit.Coder).RunCode(t.Context(), sandpit.Code{Source: "globalThis.x = 6*7", Language: sandpit.JavaScript})
-	if err != nil || res.Error != nil || res.Restarted != "" {
-		t.Fatalf("%+v, %v", res, err)
+	if got := evaluate(t, sb, "import os; os.environ['A']"); got != "'b'" {
+		t.Errorf("it has A=%s", got)
 	}
-	if got := evaluate(t, sb, "'wave' in __import__('sys').modules"); got != "False" {
-		t.Errorf("a Python context of it is warm: %s", got)
+}
+
+// A default context that dies before its first run is forked again, and no run hears of it.
+func TestHeldDefaultDies(t *testing.T) {
+	e := heldEngine(t, t.TempDir(), nil, nil)
+	e.Warm()
+	holds(t, e, 2)
+	sb := create(t, e, sandpit.Spec{})
+	ready := living(t, sb)[1]
+	p, err := sb.(sandpit.ProcessKeeper).Attach(t.Context(), ready, sandpit.AttachOptions{})
+	if err != nil {
+		t.Fatal(err)
 	}
-	if all, err := sb.Processes(t.Context()); err != nil || len(all) != 2 || all[0].ID != before[0].ID || all[0].Result != nil {
-		t.Errorf("its processes are %+v, %v", all, err)
+	if err := p.Kill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := evaluate(t, sb, "import sys; 'wave' in sys.modules"); got != "True" {
+		t.Errorf("it is not forked again: %s", got)
+	}
+	if all := contextsOf(t, sb); len(all) != 1 || all["python"] == ready || all["python"] == "" {
+		t.Errorf("its contexts are %v, and %s was killed", all, ready)
+	}
+}
+
+// The next engine finds a default context that was not used yet, and still nobody sees it before its first
+// run. The engine after that finds it with its state.
+func TestHeldDefaultOutlivesTheEngine(t *testing.T) {
+	dir, store := t.TempDir(), &mapStore{}
+	e := heldEngine(t, dir, store, nil)
+	e.Warm()
+	holds(t, e, 2)
+	sb := create(t, e, sandpit.Spec{})
+	before := living(t, sb)
+	next := func() {
+		t.Helper()
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+		e = heldEngine(t, dir, store, func(o *engine.Options) { o.Pool = engine.Pool{} })
+		if _, err := e.Adopt(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		found, err := e.Get(t.Context(), sb.ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		sb = found
+	}
+	next()
+	if all := contextsOf(t, sb); len(all) != 0 {
+		t.Errorf("before the first run the next engine lists %v", all)
+	}
+	if got := evaluate(t, sb, "import sys; x = 'wave' in sys.modules; x"); got != "True" {
+		t.Errorf("it is not warm: %s", got)
+	}
+	if after := living(t, sb); !slices.Equal(after, before) {
+		t.Errorf("its processes are %v, and were %v", after, before)
+	}
+	next()
+	if all := contextsOf(t, sb); len(all) != 1 || all["python"] != before[1] {
+		t.Errorf("after the first run the next engine lists %v, not the process %s", all, before[1])
+	}
+	if got := evaluate(t, sb, "x"); got != "True" {
+		t.Errorf("the state is %s", got)
+	}
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -221,7 +382,7 @@ func TestHeldRace(t *testing.T) {
 	}
 }
 
-// A held sandbox whose interpreter or guest has died is replaced.
+// A held sandbox whose interpreters or guest have died is replaced, also if that is just one of them.
 func TestHeldDeath(t *testing.T) {
 	e := heldEngine(t, t.TempDir(), nil, nil)
 	e.Warm()
@@ -236,15 +397,14 @@ func TestHeldDeath(t *testing.T) {
 			}
 		}()
 		var out strings.Builder
+		before := len(living(t, sb))
 		res, err := sb.(sandpit.Coder).RunCode(t.Context(), sandpit.Code{Source: "import sys; print('wave' in sys.modules)", Stdout: &out})
-		return err == nil && res.Error == nil && out.String() == "True\n"
+		return err == nil && res.Error == nil && out.String() == "True\n" && before == 2 && len(living(t, sb)) == 2
 	}
-	for _, victim := range []string{"interpreters", "guests"} {
+	for _, victim := range []string{"zygotes", "contexts", "guests"} {
 		holds(t, e, 2)
-		victims, guests := heldProcesses()
-		if victim == "guests" {
-			victims = guests
-		}
+		zygotes, contexts, guests := heldProcesses()
+		victims := map[string][]int{"zygotes": zygotes, "contexts": contexts, "guests": guests}[victim]
 		if len(victims) < 2 {
 			t.Fatalf("the %s are %v", victim, victims)
 		}
@@ -277,18 +437,31 @@ func TestHeldAge(t *testing.T) {
 // settled is longer than the engine waits after a create before it replaces what was held.
 const settled = 30 * time.Millisecond
 
-// heldProcesses returns the interpreters below this process, and the guests that they belong to.
-func heldProcesses() (interpreters, guests []int) {
+// heldProcesses returns the zygotes below this process, the contexts that are forked from them, and the guests that
+// they belong to. The helper of a context is an interpreter, too.
+func heldProcesses() (zygotes, contexts, guests []int) {
+	python := func(pid int) bool {
+		comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		return strings.HasPrefix(string(comm), "python3")
+	}
 	for _, guest := range childrenOf(os.Getpid()) {
 		below := []int{guest}
 		for i := 0; i < len(below); i++ {
-			below = append(below, childrenOf(below[i])...)
-			if comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", below[i])); strings.HasPrefix(string(comm), "python3") {
-				interpreters, guests = append(interpreters, below[i]), append(guests, guest)
+			children := childrenOf(below[i])
+			below = append(below, children...)
+			switch {
+			case !python(below[i]):
+				for _, pid := range children {
+					if python(pid) && len(childrenOf(pid)) == 0 {
+						zygotes, guests = append(zygotes, pid), append(guests, guest)
+					}
+				}
+			case len(children) > 0:
+				contexts = append(contexts, children...)
 			}
 		}
 	}
-	return interpreters, guests
+	return zygotes, contexts, guests
 }
 
 func childrenOf(pid int) (children []int) {

@@ -53,7 +53,7 @@ type Sandbox struct {
 	made     chan struct{}           // closed when it is made or adopted, or is not
 	making   *task                   // that makes it; nil if it was adopted
 
-	interpreter *client.ProcessInfo // that runs in it before it is made; nil: none, or it is known
+	interpreters []client.ProcessInfo // that run in it before it is made, until they are known
 
 	oomSeen     atomic.Int64 // out-of-memory kills that were counted
 	refusedSeen atomic.Int64 // processes that were refused

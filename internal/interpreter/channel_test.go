@@ -164,7 +164,7 @@ func TestUnmarked(t *testing.T) {
 		}
 		for range 2000 {
 			all := []byte(noise + begin + want + end + begin + end + "more\x1e")
-			u := NewUnmarked(bash.command("own", socketPrefix+"x"))
+			u := NewUnmarked(identity{tag, "own", bash, socketPrefix + "x"}.command())
 			var out []byte
 			at, next := int64(1), int64(0)
 			if fresh {
@@ -189,7 +189,7 @@ func TestUnmarked(t *testing.T) {
 		}
 	}
 	// A text without an end hides only so much.
-	u, kept := NewUnmarked(bash.command("own", socketPrefix+"x")), 0
+	u, kept := NewUnmarked(identity{tag, "own", bash, socketPrefix + "x"}.command()), 0
 	for range 4 {
 		u.Take(0, 0, []byte(end[:len(end)-1]), func(int64, []byte) {})
 		u.Take(0, 0, bytes.Repeat([]byte("x"), maxMarkText), func(_ int64, b []byte) { kept += len(b) })
@@ -228,12 +228,16 @@ func TestParseCommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	good := l.command("own", socketPrefix+"x")
-	if got, id, socket, ok := parseCommand(good); !ok || got.name != sandpit.Python || id != "own" || socket != socketPrefix+"x" {
-		t.Errorf("%q is %v, %q, %q, %v", good, got.name, id, socket, ok)
+	of := func(tag, id, socket string) []string { return identity{tag, id, l, socket}.command() }
+	for _, tag := range []string{tag, readyTag} {
+		good := of(tag, "own", socketPrefix+"x")
+		if is, ok := parseCommand(good); !ok || is.tag != tag || is.language.name != sandpit.Python || is.id != "own" || is.socket != socketPrefix+"x" {
+			t.Errorf("%q is %+v, %v", good, is, ok)
+		}
 	}
-	for _, bad := range [][]string{nil, {tag}, good[:len(good)-1], append([]string{"x"}, good...), l.command("../x", socketPrefix+"x"), l.command("own", "/run/x")} {
-		if _, _, _, ok := parseCommand(bad); ok {
+	good := of(tag, "own", socketPrefix+"x")
+	for _, bad := range [][]string{nil, {tag}, good[:len(good)-1], append([]string{"x"}, good...), of(tag, "../x", socketPrefix+"x"), of(tag, "own", "/run/x"), of("sandpit-zygote", "own", socketPrefix+"x")} {
+		if _, ok := parseCommand(bad); ok {
 			t.Errorf("%q is taken for a context", bad)
 		}
 	}

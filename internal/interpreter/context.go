@@ -275,7 +275,7 @@ func (c *state) running(ctx context.Context) (*instance, error) {
 	if is != nil {
 		_ = is.process.Kill(ctx) // what it has left behind
 	}
-	is, err := c.language.start(ctx, c.m.place, c.language.command(c.id, s.Socket), Fork, s)
+	is, err := c.language.start(ctx, c.m.place, identity{tag, c.id, c.language, s.Socket}.command(), Fork, s)
 	if err != nil {
 		return nil, err
 	}

@@ -165,31 +165,33 @@ func (l *local) Follow(_ string, stdout, stderr io.Writer) (done <-chan struct{}
 	return c.ended, func() {}, nil
 }
 
-// A warm interpreter is a zygote, unless its modules have started threads: then it is the default context.
+// The default context is forked from a zygote, unless the modules have started threads: then it has imported them itself.
 func TestWarmIsForkedOrUsed(t *testing.T) {
 	testkit.NeedProgram(t, "python3")
-	for module, origins := range map[string][]Origin{"wave": {Zygote}, "threaded": {Zygote, Cold}} {
+	for module, origins := range map[string][]Origin{"wave": {Zygote, Fork}, "threaded": {Zygote, Cold}} {
 		l := &local{dir: t.TempDir()}
 		if err := os.WriteFile(filepath.Join(l.dir, "threaded.py"), []byte("import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		p, err := Warm(t.Context(), l, sandpit.Python, []string{module})
+		made, err := Warm(t.Context(), l, sandpit.Python, []string{module})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p != l.started[len(origins)-1] || !slices.Equal(l.origins, origins) {
-			t.Errorf("with the module %s the origins are %v", module, l.origins)
+		left := l.started
+		if module == "threaded" {
+			left = l.started[1:]
 		}
-		_, id, socket, ok := parseCommand(l.argv[len(l.argv)-1])
-		if ok != (module == "threaded") || ok && id != sandpit.Python {
-			t.Errorf("with the module %s it is the context %q", module, id)
+		if !slices.EqualFunc(made, left, func(p sandpit.Process, c *child) bool { return p == c }) || !slices.Equal(l.origins, origins) {
+			t.Errorf("with the module %s the origins are %v, and %d processes are returned", module, l.origins, len(made))
+		}
+		is, ok := parseCommand(l.argv[len(l.argv)-1])
+		if !ok || is.tag != readyTag || is.id != sandpit.Python {
+			t.Errorf("with the module %s the last one is the context %+v", module, is)
 		}
 		for _, c := range l.started {
 			_ = c.Kill(t.Context())
 			_, _ = c.Wait(t.Context())
 		}
-		if ok {
-			_ = os.Remove(socket)
-		}
+		_ = os.Remove(is.socket)
 	}
 }

@@ -88,8 +88,12 @@ const zygoteTag = "sandpit-zygote"
 // zygoteCommand returns the command line of a zygote.
 func zygoteCommand() []string { return append(languages()[0].argv, zygoteTag) }
 
-// tag is the argument before those that say which context a process is.
-const tag = "sandpit-context"
+// tag is the argument before those that say which context a process is. One with readyTag is not a context before
+// its first run.
+const (
+	tag      = "sandpit-context"
+	readyTag = "sandpit-ready"
+)
 
 // setup is what a program is told at its start.
 type setup struct {
@@ -107,20 +111,28 @@ type setup struct {
 // absent says that a sandbox lacks the interpreter.
 func (l language) absent() error { return absent(l.name, cmp.Or(l.behind, l.argv[0]), l.image) }
 
-// command returns the command line of a context.
-func (l language) command(id, socket string) []string {
-	return slices.Concat(l.argv, []string{tag, id, l.name, socket})
+// identity is which context a process is, as its command line says.
+type identity struct {
+	tag      string // or readyTag
+	id       string
+	language language
+	socket   string
+}
+
+// command returns the command line.
+func (i identity) command() []string {
+	return slices.Concat(i.language.argv, []string{i.tag, i.id, i.language.name, i.socket})
 }
 
 // parseCommand says which context a process is, by its command line.
-func parseCommand(argv []string) (l language, id, socket string, ok bool) {
-	i := slices.Index(argv, tag)
-	if i < 0 || len(argv) != i+4 {
-		return language{}, "", "", false
+func parseCommand(argv []string) (i identity, ok bool) {
+	at := len(argv) - 4
+	if at < 0 || argv[at] != tag && argv[at] != readyTag {
+		return identity{}, false
 	}
-	id, socket = argv[i+1], argv[i+3]
-	l, err := languageOf(argv[i+2])
-	return l, id, socket, err == nil && checkID(id) == nil && slices.Equal(argv, l.command(id, socket)) && strings.HasPrefix(socket, socketPrefix)
+	l, err := languageOf(argv[at+2])
+	i = identity{tag: argv[at], id: argv[at+1], language: l, socket: argv[at+3]}
+	return i, err == nil && checkID(i.id) == nil && slices.Equal(argv, i.command()) && strings.HasPrefix(i.socket, socketPrefix)
 }
 
 // source returns the program as the interpreter reads it.

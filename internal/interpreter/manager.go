@@ -48,6 +48,10 @@ type Place interface {
 	// Process returns a process that was started earlier. It does not keep the sandbox from being idle.
 	Process(id string) (sandpit.Process, error)
 
+	// Written returns how much output of a process is known to exist, in bytes. After a restart of the server
+	// that is at least what the process had written before.
+	Written(id string) int64
+
 	// Full reports whether the output of a process has reached its limit, so that more is dropped, and all
 	// up to that was passed on to those who follow it.
 	Full(id string) bool
@@ -107,28 +111,57 @@ func (m *Manager) load(ctx context.Context) error {
 		return err
 	}
 	for _, info := range all {
-		l, id, socket, ok := parseCommand(info.Argv)
-		if !ok || info.Result != nil || info.ArgvCut || !info.Background {
+		i, ok := m.identify(&info)
+		if !ok || m.waits(i, info.ID) {
 			continue
 		}
 		p, err := m.place.Process(info.ID)
 		if err != nil {
 			continue // it has just ended
 		}
-		c := m.find(id)
+		c := m.find(i.id)
 		if c == nil {
 			if len(m.contexts) == sandpit.MaxContexts {
 				continue
 			}
-			c = m.add(id, l, "", nil, info.StartedAt)
+			c = m.add(i.id, i.language, "", nil, info.StartedAt)
 			c.known, c.found, c.cost = false, true, contextCost
 			m.place.Add(c.cost)
 		}
 		c.mu.Lock()
-		c.is = newInstance(p, socket)
+		c.is = newInstance(p, i.socket)
 		c.mu.Unlock()
 	}
 	m.loaded = true
+	return nil
+}
+
+// identify says which context a process is, if it is one that runs.
+func (m *Manager) identify(info *sandpit.ProcessInfo) (i identity, ok bool) {
+	if info.Result != nil || info.ArgvCut || !info.Background {
+		return identity{}, false
+	}
+	return parseCommand(info.Argv)
+}
+
+// waits reports whether a process waits for the first run of its context: it has written nothing but the marks
+// that say so.
+func (m *Manager) waits(i identity, process string) bool {
+	return i.tag == readyTag && m.place.Written(process) <= int64(2*len(markOf(random(), false)))
+}
+
+// ready returns the interpreter that waits to be a context, or nil.
+func (m *Manager) ready(ctx context.Context, id string) *instance {
+	all, _ := m.place.Processes(ctx) // if that fails, so does the run
+	for _, info := range all {
+		i, ok := m.identify(&info)
+		if !ok || i.id != id || !m.waits(i, info.ID) {
+			continue
+		}
+		if p, err := m.place.Process(info.ID); err == nil {
+			return newInstance(p, i.socket)
+		}
+	}
 	return nil
 }
 
@@ -248,7 +281,14 @@ func (m *Manager) forRun(ctx context.Context, id, name string, allow Allow) (*st
 	if c := m.find(l.name); c != nil {
 		return c, m.admit(c, allow)
 	}
-	return m.create(l.name, l, "", nil, allow)
+	c, err := m.create(l.name, l, "", nil, allow)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	c.is = m.ready(ctx, l.name)
+	c.mu.Unlock()
+	return c, nil
 }
 
 // Create creates a context and starts its interpreter. See sandpit.Coder.

@@ -15,13 +15,13 @@ type Unmarked struct {
 
 // NewUnmarked returns an Unmarked for a process by its command line, or nil if that is not an interpreter.
 func NewUnmarked(argv []string) *Unmarked {
-	l, _, _, ok := parseCommand(argv)
+	is, ok := parseCommand(argv)
 	if !ok && !slices.Equal(argv, zygoteCommand()) {
 		return nil
 	}
 	u := new(Unmarked)
 	for i := range u.streams {
-		u.streams[i].hidden = l.lines != nil
+		u.streams[i].hidden = is.language.lines != nil
 	}
 	return u
 }

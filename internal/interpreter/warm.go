@@ -7,13 +7,14 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
-// Warm starts an interpreter in a sandbox that nobody has used yet, and returns its process when it has imported
-// the modules. One of Python is a zygote: it never runs code, and the contexts of the sandbox are forked from it.
-// If it can't be forked, because a module has started threads or it has no ctypes, and for
-// another language, it is the default context of its language. Nothing else must be left of it: a Manager of the
-// sandbox finds that by its command line, as after a restart of the server, and the guest knows the zygote. The
+// Warm starts interpreters in a sandbox that nobody has used yet, and returns their processes when they are ready. The
+// last one waits to be the default context of the language: it is one from its first run on, and nobody sees it as one
+// before. For Python the other is a zygote, which has imported the modules. It never runs code, and contexts are forked
+// from it, the default one at once. If it can't be forked, because a module has started threads or it has no ctypes,
+// the default context has imported the modules itself. Nothing else must be left of them: a Manager of the
+// sandbox finds them by their command lines, as after a restart of the server, and the guest knows the zygote. The
 // error matches sandpit.ErrUnsupported for a language whose interpreters can't import modules ahead.
-func Warm(ctx context.Context, place Starter, name string, modules []string) (sandpit.Process, error) {
+func Warm(ctx context.Context, place Starter, name string, modules []string) ([]sandpit.Process, error) {
 	l, err := languageOf(name)
 	if err != nil {
 		return nil, err
@@ -21,20 +22,21 @@ func Warm(ctx context.Context, place Starter, name string, modules []string) (sa
 	if l.name != sandpit.Python && len(modules) > 0 {
 		return nil, fault.Errorf(sandpit.ErrUnsupported, "importing modules ahead for %s", l.name)
 	}
-	s := setup{Socket: socketPrefix + random(), Nonce: random(), MaxLine: maxLine, Modules: modules}
+	var made []sandpit.Process
+	origin := Cold
 	if l.name == sandpit.Python {
-		s.Zygote = true
-		if is, err := l.start(ctx, place, zygoteCommand(), Zygote, s); err == nil || ctx.Err() != nil {
-			if err != nil {
-				return nil, err
-			}
-			return is.process, nil
+		zygote, err := l.start(ctx, place, zygoteCommand(), Zygote, setup{Nonce: random(), MaxLine: maxLine, Modules: modules, Zygote: true})
+		switch {
+		case err == nil:
+			made, origin, modules = append(made, zygote.process), Fork, nil
+		case ctx.Err() != nil:
+			return nil, err
 		}
-		s.Zygote = false
 	}
-	is, err := l.start(ctx, place, l.command(l.name, s.Socket), Cold, s)
+	s := setup{Language: l.name, Socket: socketPrefix + random(), Nonce: random(), MaxLine: maxLine, Modules: modules}
+	is, err := l.start(ctx, place, identity{readyTag, l.name, l, s.Socket}.command(), origin, s)
 	if err != nil {
 		return nil, err
 	}
-	return is.process, nil
+	return append(made, is.process), nil
 }
