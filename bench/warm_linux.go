@@ -11,8 +11,13 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// warmHeld is how many sandboxes with an interpreter the server holds. Each turn takes one.
-const warmHeld = 4
+const (
+	// warmHeld is how many sandboxes with interpreters the server holds. Each turn takes one.
+	warmHeld = 4
+	// heldPythons are the processes of Python in each: the one that contexts are forked from, and the default context
+	// with its helper.
+	heldPythons = 3
+)
 
 // measureWarm measures code in sandboxes that are held ready with an interpreter, and what these cost.
 func (b *bench) measureWarm(ctx context.Context) error {
@@ -77,11 +82,11 @@ func (s *served) code(name string, spec sandpit.Spec, parts bool) *contestant {
 	}}
 }
 
-// interpreters waits until the server holds at least n interpreters.
+// interpreters waits until the server holds the interpreters of at least n sandboxes.
 func (s *served) interpreters(ctx context.Context, n int) error {
-	for start := time.Now(); len(s.pythons()) < n; time.Sleep(time.Millisecond) {
+	for start := time.Now(); len(s.pythons()) < n*heldPythons; time.Sleep(time.Millisecond) {
 		if time.Since(start) > patience || ctx.Err() != nil {
-			return fmt.Errorf("waiting for %d interpreters that are held: there are %d", n, len(s.pythons()))
+			return fmt.Errorf("waiting for %d processes of Python that are held: there are %d", n*heldPythons, len(s.pythons()))
 		}
 	}
 	return nil
@@ -99,8 +104,8 @@ func (s *served) pythons() (pids []int) {
 
 // measureWarmMemory compares what is held with idle interpreters without a sandbox, as many.
 func (s *served) measureWarmMemory(python string) error {
-	const interpreter, idle = "the interpreter of a held sandbox", "python3, idle, no sandbox"
-	g := s.b.group("warm", fmt.Sprintf("memory of a held warm interpreter, of %d", warmHeld), "MiB")
+	const interpreter, idle = "the interpreters of a held sandbox", "python3, idle, no sandbox"
+	g := s.b.group("warm", fmt.Sprintf("memory of held warm interpreters, of %d sandboxes", warmHeld), "MiB")
 	const wait = "import sys; sys.stdout.write('.'); sys.stdout.flush(); sys.stdin.read()"
 	var others []int
 	for range warmHeld {

@@ -93,9 +93,9 @@
 // less. They die with the server, and the next server sweeps what is left.
 //
 // A blank has no root, so it can't hold an interpreter. A second pool (held.go) holds complete
-// sandboxes with a warm one. Each is made by what a create without wishes would resolve to, with
+// sandboxes with warm ones. Each is made by what a create without wishes would resolve to, with
 // Plan.KeepLater, and is handed out to a create whose Plan and configuration are equal to its own in
 // all that can't be changed afterwards. Its guest is then configured again, the driver makes
-// it persistent, and the interpreter is found as Adopt finds processes. One of Python is a
-// zygote, from which the guest forks contexts; another one is, by its command line, the default context.
+// it persistent, and the interpreters are found as Adopt finds processes. One is, by its command line, the default
+// context from its first run on; for Python there is also a zygote, from which the guest forks contexts.
 package engine

@@ -9,9 +9,11 @@
 // So nothing but the process itself must be found again after a restart of the server: its command
 // line says which context it is, and the program repeats what it was started with.
 //
-// A warm interpreter of Python (warm.go) is a zygote: it waits for requests of the guest, and forks a context for
-// each. A fork reads its setup from its standard input, as a cold interpreter does its program, so that nothing
-// else tells them apart. The guest decides whether a context can be forked: see "Forks" in docs/guest-protocol.md.
+// Of a sandbox that is held warm (warm.go), the default context runs before anybody uses it. By its command line it is not a context
+// yet; it is one when it has written more than the marks of its start, which the guest counts. So a later server knows, too.
+//
+// For Python there is a zygote beside it, which waits for requests of the guest and forks a context for each, also that
+// one. A fork reads its setup from its standard input, as a cold interpreter does its program, so that nothing else tells them apart. The guest decides whether a context can be forked: see "Forks" in docs/guest-protocol.md.
 //
 // A bash can't listen: it is told what to run on its standard input, and its marks say the rest (shell.go).
 //
