@@ -110,6 +110,10 @@ type Code struct {
 	// the run is interrupted, and the interpreter killed if it goes on. 0: no bound of its own.
 	Timeout time.Duration
 
+	// Waits, unless nil, is called once, before anything else, if the context has other runs before
+	// this one: the one in progress, and those that wait.
+	Waits func(runs int)
+
 	// Stdout and Stderr receive the output as it arrives, also that of child processes and
 	// threads; nil discards it. A writer that blocks slows the code down.
 	Stdout, Stderr io.Writer

@@ -42,6 +42,11 @@ func (s *sandbox) RunCode(ctx context.Context, code sandpit.Code) (res sandpit.C
 			if err = json.Unmarshal(e.data, &v); err == nil && to != nil {
 				_, _ = to.Write(v.Data) // what nobody wants is discarded
 			}
+		case "waiting":
+			var v v1.CodeWaiting
+			if err = json.Unmarshal(e.data, &v); err == nil && code.Waits != nil {
+				code.Waits(v.Runs)
+			}
 		case "output":
 			var v v1.CodeOutput
 			if err = json.Unmarshal(e.data, &v); err == nil && code.Output != nil {

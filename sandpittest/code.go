@@ -665,6 +665,29 @@ func testCodeQueue(t *testing.T, e *env) {
 	if got := runs(t, sb, "all"); got.text() != "[0, 1, 2, 3, 4, 5, 6, 7]" {
 		t.Errorf("they ran as %s", got.text())
 	}
+	// A run that waits is told so, and how many are before it: the first one ends when that was heard.
+	begun, heard := make(chan struct{}), make(chan int, 1)
+	wg.Go(func() {
+		_, err := sb.RunCode(guarded(t), sandpit.Code{
+			Source: "import os, time\nprint('begun')\nwhile not os.path.exists('/tmp/heard'): time.sleep(0.01)", Stdout: once(sync.OnceFunc(func() { close(begun) })),
+			Waits: func(int) { t.Error("a run waits that is the only one") },
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	<-begun
+	_, err := sb.RunCode(guarded(t), sandpit.Code{Source: "1", Waits: func(before int) {
+		heard <- before
+		put(t, sb, "/tmp/heard", "")
+	}})
+	if err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+	if before := <-heard; before != 1 {
+		t.Errorf("it waits for %d runs", before)
+	}
 	// Two contexts that wait for each other end only if they run at the same time.
 	for _, pair := range [][2]string{{"a", "b"}, {"b", "a"}} {
 		wg.Go(func() {

@@ -24,7 +24,7 @@ func codeRoutes() []Route {
 	return []Route{
 		{
 			Method: http.MethodPost, Path: oneSandbox + "/code", ID: "runCode", Tag: tag, Summary: "Run code in a context, which keeps its state", EndsWithClient: true, IgnoresIdempotency: true,
-			Text: "Runs in one context wait for each other, those in several are parallel. Code that fails is not an error of the request: see error, ended and timed_out in the response. If the client disconnects, the run is interrupted, and after 2 seconds its interpreter killed. By default the response is JSON, sent when the run has ended. If Accept asks for server-sent events, output is streamed, which may be of any size. The image needs the interpreter and nothing else: python3 of version 3.8 or later, or node of version 18 or later; for TypeScript node of version 22.13 or later, or the package typescript; bash.",
+			Text: "Runs in one context wait for each other, those in several are parallel. Code that fails is not an error of the request: see error, ended and timed_out in the response. If the client disconnects, the run is interrupted, and after 2 seconds its interpreter killed. By default the response is JSON, sent when the run has ended. If Accept asks for server-sent events, output is streamed, which may be of any size, after an event waiting if other runs come first. The image needs the interpreter and nothing else: python3 of version 3.8 or later, or node of version 18 or later; for TypeScript node of version 22.13 or later, or the package typescript; bash.",
 			In:   v1.Code{}, Status: http.StatusOK, Out: v1.CodeRun{}, Other: []string{stream.Events}, Feed: codeFeed(), Guarded: true, Fails: []string{errcode.StartFailed}, handle: runCode,
 		},
 		{Method: http.MethodPost, Path: contexts, ID: "createContext", Tag: tag, Summary: "Create a context and start its interpreter", In: v1.NewContext{}, Status: http.StatusCreated, Out: v1.CodeContext{}, Guarded: true, Fails: []string{errcode.StartFailed}, handle: fromJSON(createContext)},
@@ -112,13 +112,15 @@ func runCode(c *call) error {
 	defer time.AfterFunc(openAfter, s.Open).Stop()
 	stdout, stderr := stream.Output(s)
 	code.Stdout, code.Stderr = opening{s, stdout}, opening{s, stderr}
-	code.Output = func(o sandpit.CodeOutput) {
-		payload, err := json.Marshal(v1.FromCodeOutput(o))
+	send := func(kind byte, v any) {
+		payload, err := json.Marshal(v)
 		if err == nil {
 			s.Open()
-			_ = s.Frame(v1.FrameOutput, payload)
+			_ = s.Frame(kind, payload)
 		}
 	}
+	code.Waits = func(runs int) { send(v1.FrameWaiting, v1.CodeWaiting{Runs: runs}) }
+	code.Output = func(o sandpit.CodeOutput) { send(v1.FrameOutput, v1.FromCodeOutput(o)) }
 	res, err := sb.RunCode(c.Ctx, code)
 	if err != nil && !s.Opened() {
 		return err

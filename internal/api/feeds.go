@@ -34,6 +34,7 @@ func processFeed() *Feed {
 
 func codeFeed() *Feed {
 	return &Feed{Name: "CodeStreamItem", Events: []Event{
+		{Names: []string{"waiting"}, Of: v1.CodeWaiting{}},
 		{Names: []string{"stdout", "stderr"}, Of: v1.Output{}},
 		{Names: []string{"output"}, Of: v1.CodeOutput{}},
 		{Names: []string{"result"}, Of: v1.CodeResult{}},

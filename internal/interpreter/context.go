@@ -117,15 +117,19 @@ func (i *instance) why() string {
 	return fmt.Sprintf("the interpreter exited with code %d", r.ExitCode)
 }
 
-// enter waits for the turn.
-func (c *state) enter(ctx context.Context) error {
+// enter waits for the turn. It calls waits, unless nil, with the number of those before it, if there are some.
+func (c *state) enter(ctx context.Context, waits func(int)) error {
 	c.mu.Lock()
-	if c.waiting > sandpit.MaxCodeRuns {
+	before := c.waiting
+	if before > sandpit.MaxCodeRuns {
 		c.mu.Unlock()
 		return sandpit.WithHint(fault.Errorf(sandpit.ErrExhausted, "%d runs wait for the context %q", sandpit.MaxCodeRuns, c.id), "wait for them, or use another context")
 	}
 	c.waiting++
 	c.mu.Unlock()
+	if before > 0 && waits != nil {
+		waits(before)
+	}
 	err := func() error {
 		select {
 		case c.turn <- struct{}{}:

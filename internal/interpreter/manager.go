@@ -320,7 +320,7 @@ func (m *Manager) Create(ctx context.Context, spec sandpit.NewContext, allow All
 	if err != nil {
 		return sandpit.CodeContext{}, err
 	}
-	if err := c.enter(ctx); err != nil {
+	if err := c.enter(ctx, nil); err != nil {
 		return sandpit.CodeContext{}, err
 	}
 	defer c.leave()

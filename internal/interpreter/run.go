@@ -50,7 +50,7 @@ func (m *Manager) Run(ctx context.Context, code sandpit.Code, allow Allow) (sand
 	if err != nil {
 		return sandpit.CodeResult{}, err
 	}
-	if err := c.enter(ctx); err != nil {
+	if err := c.enter(ctx, code.Waits); err != nil {
 		return sandpit.CodeResult{}, err
 	}
 	defer c.leave()

@@ -310,6 +310,8 @@ func eventName(kind byte) string {
 		return "lost"
 	case v1.FrameOutput:
 		return "output"
+	case v1.FrameWaiting:
+		return "waiting"
 	case v1.FrameResult:
 		return "result"
 	}

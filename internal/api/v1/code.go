@@ -74,6 +74,11 @@ func FromCode(c sandpit.Code) Code {
 	return v
 }
 
+// CodeWaiting says that a run waits.
+type CodeWaiting struct {
+	Runs int `json:"runs" doc:"The runs of the context before this one: the one in progress, and those that wait"`
+}
+
 // CodeOutput is a value that code displays, in one or several formats.
 type CodeOutput struct {
 	Main       bool              `json:"main,omitempty" doc:"It is the value of the last expression"`

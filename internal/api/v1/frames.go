@@ -40,6 +40,7 @@ const (
 	FrameStdinClosed byte = 8  // S: empty: the process reads no more input; further input is dropped
 	FrameTaken       byte = 9  // S: 4 bytes, most significant first: the number of standard input bytes that the process has taken; only with windows
 	FrameOutput      byte = 10 // S: CodeOutput as JSON; only as a server-sent event
+	FrameWaiting     byte = 11 // S: CodeWaiting as JSON; only as a server-sent event
 	FrameStdin       byte = 16 // C: bytes
 	FrameEOF         byte = 17 // C: standard input ends
 	FrameResize      byte = 18 // C: Size as JSON

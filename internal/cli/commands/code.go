@@ -24,8 +24,8 @@ import (
 )
 
 const codeLong = `Run code in a sandbox that keeps its state: variables, imports and functions of one run are
-there in the next. The code is that of FILE, a file of this machine, or of standard input. At a
-terminal without FILE, a prompt reads it: blocks of several lines end with an empty line, ^C
+there in the next. The code is that of FILE, a file of this machine, of --eval, or of standard input. At a
+terminal without FILE and --eval, a prompt reads it: blocks of several lines end with an empty line, ^C
 interrupts, ^D and the words exit and quit leave.
 
 The languages are %s; and, without state, %s.
@@ -39,7 +39,7 @@ The exit code is 1 if the code failed or its interpreter ended, unless that exit
 and 124 if the time was over. If this command is interrupted, so is the code; its state stays.
 
 Each language has a context, which its first run creates. 'sandpit context' creates others. Runs in
-one context wait for each other; --timeout is the time of the code alone, without waiting.`
+one context wait for each other, and this command says so; --timeout is the time of the code alone, without waiting.`
 
 // languageOfFile returns the language of a file by its name, or "".
 func languageOfFile(name string) string {
@@ -54,14 +54,19 @@ func (a *tree) codeCommand() *cobra.Command {
 	var asJSON bool
 	language, inContext, timeout := textFlag("LANGUAGE"), textFlag("ID"), durationFlag()
 	env := a.envFlag()
+	env.parse = variableNotCode(env.parse)
+	lines := parsedList[string]{parse: notEmpty, shown: "CODE"}
 	cmd := &cobra.Command{
 		Use: "code [flags] NAME [FILE|-]", Long: fmt.Sprintf(codeLong, strings.Join(sandpit.Languages(), ", "), strings.Join(sandpit.StatelessLanguages(), ", ")),
-		Example: "  sandpit code work analysis.py\n  echo 'x = 6 * 7; x' | sandpit code work\n  sandpit code --context plots --timeout 1m work plot.py\n  sandpit code work",
+		Example: "  sandpit code work analysis.py\n  sandpit code work --eval 'x = 6 * 7; x'\n  generate | sandpit code work\n  sandpit code --context plots --timeout 1m work plot.py\n  sandpit code work",
 		Args:    arguments(1, 2),
 	}
 	names := a.completeNames(1)
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 1 {
+			if len(lines.are) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
 			return nil, cobra.ShellCompDirectiveDefault // files
 		}
 		return names(cmd, args, prefix)
@@ -71,16 +76,21 @@ func (a *tree) codeCommand() *cobra.Command {
 			return sandpit.WithHint(cli.Usagef("--context has a language already"), "omit --language")
 		}
 		code := sandpit.Code{Language: language.is, Context: inContext.is, Timeout: timeout.is, Env: env.entries()}
+		if len(lines.are) > 0 && len(args) > 1 {
+			return sandpit.WithHint(cli.Usagef("--eval and FILE can't be combined"), "omit one of them")
+		}
 		file := append(args, "-")[1]
 		if !language.set && !inContext.set {
 			code.Language = languageOfFile(file)
 		}
-		if len(args) == 1 && !asJSON && cli.IsTerminal(a.Stdin) && cli.IsTerminal(a.Stdout) {
+		if len(args) == 1 && len(lines.are) == 0 && !asJSON && cli.IsTerminal(a.Stdin) && cli.IsTerminal(a.Stdout) {
 			return a.prompt(cmd.Context(), args[0], code)
 		}
-		var err error
-		if code.Source, err = a.readCode(file); err != nil {
-			return err
+		if code.Source = strings.Join(lines.are, "\n"); code.Source == "" {
+			var err error
+			if code.Source, err = a.readCode(file); err != nil {
+				return err
+			}
 		}
 		return a.withServer(cmd.Context(), false, func(ctx context.Context, s *session) error {
 			sb, err := s.find(ctx, args[0])
@@ -95,10 +105,22 @@ func (a *tree) codeCommand() *cobra.Command {
 	}
 	cmd.Flags().VarP(&language, "language", "l", "language (default that of FILE's name, or "+sandpit.Python+")")
 	cmd.Flags().VarP(&inContext, "context", "c", "context to run in (default that of the language)")
+	cmd.Flags().Var(&lines, "eval", "run CODE in place of a file; several are lines of the same code")
 	cmd.Flags().Var(&timeout, "timeout", "time of the code, after which it is interrupted, or else killed (default none)")
 	cmd.Flags().VarP(env, "env", "e", "set a variable during the run; KEY alone takes its value from here")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the result as JSON when the code has ended")
 	return at(cmd, placeServer)
+}
+
+// variableNotCode refuses what is not the name of a variable without a value, for those who know -e of
+// other interpreters: it would set nothing, without a word.
+func variableNotCode(parse func(string) (string, error)) func(string) (string, error) {
+	return func(text string) (string, error) {
+		if name := strings.Trim(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"); name != "" && !strings.Contains(text, "=") {
+			return "", sandpit.WithHint(fmt.Errorf("%q is not the name of a variable", fault.Clip(text)), "write code as --eval CODE")
+		}
+		return parse(text)
+	}
 }
 
 // envFlag is a flag of variables. KEY alone takes its value from the environment of this program.
@@ -202,6 +224,13 @@ func (a *tree) runCode(ctx context.Context, sb sandpit.Sandbox, code sandpit.Cod
 	s := new(display)
 	code.Stdout, code.Stderr = s.writer(a.Stdout), s.writer(a.Stderr)
 	code.Output = func(o sandpit.CodeOutput) { s.block(a.Stdout, displayed(o)) }
+	code.Waits = func(runs int) {
+		before := "another run"
+		if runs > 1 {
+			before = fmt.Sprintf("%d other runs", runs)
+		}
+		a.Note("waiting for %s in this context; 'sandpit context ls %s' shows it", before, sb.Name())
+	}
 	res, err := sb.RunCode(ctx, code)
 	s.block(a.Stderr, "")
 	if err != nil {
