@@ -1,5 +1,5 @@
-// Package httpconn has connections for net/http: one coalesces small writes, the other delivers an
-// early response even if sending the request failed.
+// Package httpconn has connections for net/http: one coalesces small writes and acknowledges what it reads, the
+// other delivers an early response even if sending the request failed.
 package httpconn
 
 // net/http writes a chunk of a body as the end of its own small buffer, with the
@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 )
 
 const (
@@ -24,9 +25,10 @@ const (
 	sendBuffer = 512 << 10
 )
 
-// Conn is a connection that can coalesce small writes.
+// Conn is a connection that can coalesce small writes, and acknowledge at once what it reads.
 type Conn struct {
 	net.Conn
+	prompt atomic.Bool // each Read acknowledges
 
 	mu    sync.Mutex // held while writing
 	on    bool
@@ -85,6 +87,24 @@ func (c *Conn) grow() {
 	if b, ok := c.Conn.(interface{ SetWriteBuffer(bytes int) error }); ok {
 		_ = b.SetWriteBuffer(sendBuffer) // if not, it is as it was
 	}
+}
+
+// Prompt makes each Read acknowledge what has arrived, and not only when the kernel does. A peer that does not set TCP_NODELAY
+// sends a small message only after the acknowledgement of those before. On a nil Conn, and where the connection is not TCP,
+// Prompt is a no-op.
+func (c *Conn) Prompt() {
+	if c != nil {
+		c.prompt.Store(true)
+	}
+}
+
+// Read reads what there is.
+func (c *Conn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 && c.prompt.Load() {
+		acknowledge(c.Conn)
+	}
+	return n, err
 }
 
 // Release sends the held data. The error is that of Write.

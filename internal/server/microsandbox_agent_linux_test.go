@@ -16,6 +16,7 @@ import (
 
 	"github.com/coder/websocket"
 	"github.com/fxamacker/cbor/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
@@ -205,6 +206,62 @@ func (s *served) agentBox(url, key string) (sandpit.Sandbox, *agentClient) {
 	s.t.Cleanup(func() { _ = c.Close() })
 	sb := create(s.t, c, "one")
 	return sb, agent(s.t, url, key, sb.ID())
+}
+
+// What clients send on the channel is acknowledged before it is answered. They do not set TCP_NODELAY, so that the last frame of
+// an upload, which is small, waits for the acknowledgement of those before.
+func TestAgentAcknowledges(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withMicrosandbox()
+	c := s.with(key)
+	defer c.Close()
+	sb := create(t, c, "one")
+	var tcp *net.TCPConn
+	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		if err == nil {
+			tcp = conn.(*net.TCPConn)
+		}
+		return conn, err
+	}
+	conn, _, err := websocket.Dial(t.Context(), url+"/v1/sandboxes/"+sb.ID()+"/agent", &websocket.DialOptions{
+		HTTPHeader: http.Header{"Authorization": {"Bearer " + key}}, HTTPClient: &http.Client{Transport: &http.Transport{DialContext: dial}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &agentClient{t: t, v: 9, conn: websocket.NetConn(t.Context(), conn, websocket.MessageBinary)}
+	defer a.conn.Close()
+	if _, err := io.ReadFull(a.conn, make([]byte, 8)); err != nil { // the range of IDs
+		t.Fatal(err)
+	}
+	a.next()
+	acknowledgements := func() (n uint32) {
+		raw, err := tcp.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := raw.Control(func(fd uintptr) {
+			info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			n = info.Segs_in - info.Data_segs_in
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	const pings = 50
+	before := acknowledgements()
+	for range pings {
+		id := a.start("core.ping", msi{})
+		if f := a.next(); f.id != id {
+			t.Fatalf("%+v", f)
+		}
+	}
+	testkit.Until(t, "each ping was acknowledged apart from its answer", func() bool { return acknowledgements()-before >= pings })
 }
 
 // Programs run on the agent channel: with arguments, environment, directory and input, as foreground programs that are signaled

@@ -65,6 +65,7 @@ func open(c *gate.Call, s dialect.Server, name string) error {
 		return err
 	}
 	defer func() { _ = conn.CloseNow() }()
+	c.Conn().Prompt() // clients send small frames behind large ones, and do not set TCP_NODELAY
 	newChannel(c, s, box, conn, name).serve()
 	return nil
 }
