@@ -318,6 +318,60 @@ func TestE2BSignatures(t *testing.T) {
 	s.e2bCall(t, 401, `{"code":401,`, "GET", signed, "")
 }
 
+// Input that a program does not read holds up its own request alone, and neither signals nor the end of the input.
+func TestE2BInput(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withE2B()
+	box := s.newE2BSandbox(t, url, key, "")
+	headers := []string{"E2b-Sandbox-Id", box.SandboxID, "X-API-KEY", key}
+	process := func(method, message string) (int, string) {
+		status, answer, _ := s.get("POST", url+"/process.Process/"+method, "", message, headers...)
+		return status, answer
+	}
+	type answered struct {
+		status int
+		text   string
+	}
+	later := func(f func() (int, string)) <-chan answered {
+		c := make(chan answered, 1)
+		go func() {
+			status, text := f()
+			c <- answered{status, text}
+		}()
+		return c
+	}
+	for _, end := range []string{"CloseStdin", "SendSignal"} {
+		ended := later(func() (int, string) {
+			status, text, _ := s.get("POST", url+"/process.Process/Start", "", envelope(0, `{"process":{"cmd":"sleep","args":["1000"]},"stdin":true}`), append(headers, "Content-Type", "application/connect+json")...)
+			return status, text
+		})
+		var list struct{ Processes []struct{ PID int } }
+		testkit.Until(t, "the program runs", func() bool {
+			_, answer := process("List", "{}")
+			return json.Unmarshal([]byte(answer), &list) == nil && len(list.Processes) == 1
+		})
+		which := fmt.Sprintf(`{"process":{"pid":%d}`, list.Processes[0].PID)
+		stuck := later(func() (int, string) {
+			return process("SendInput", which+`,"input":{"stdin":"`+base64.StdEncoding.EncodeToString(make([]byte, 1<<20))+`"}}`)
+		})
+		testkit.Until(t, "input waits", func() bool { return s.figure("sandpit_open_streams") == 2 })
+		if status, answer := process(end, which+`,"signal":"SIGNAL_SIGKILL"}`); status != 200 {
+			t.Errorf("%s while input waits: %d %s", end, status, answer)
+		}
+		if got := <-stuck; got.status != 404 || !strings.Contains(got.text, "writing to the standard input") {
+			t.Errorf("input that a program does not take, after %s: %+v", end, got)
+		}
+		if end == "CloseStdin" {
+			if status, answer := process("SendSignal", which+`,"signal":"SIGNAL_SIGKILL"}`); status != 200 {
+				t.Errorf("the signal: %d %s", status, answer)
+			}
+		}
+		if got := <-ended; got.status != 200 || !strings.Contains(got.text, "signal: killed") {
+			t.Errorf("the program: %+v", got)
+		}
+	}
+}
+
 // A watcher ends with the key that made it: other keys of its namespace, which could ask it, do not find it any more.
 func TestE2BWatchersEndWithTheirKey(t *testing.T) {
 	s := newServed(t)

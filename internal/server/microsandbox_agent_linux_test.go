@@ -356,6 +356,75 @@ func TestAgentPrograms(t *testing.T) {
 	}
 }
 
+// What waits for the standard input of a program holds up neither signals, nor other operations. A program that is slow gets all.
+// One that reads nothing gets no more, and the client is told.
+func TestAgentInput(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withMicrosandbox()
+	_, a := s.agentBox(url, key)
+	sleep := func() uint32 {
+		id := a.start("core.exec.request", msi{"cmd": "sleep", "args": []string{"1000"}})
+		a.next() // started
+		return id
+	}
+	killed := func(id uint32) { // its input breaks with it
+		t.Helper()
+		a.send(id, "core.exec.signal", msi{"signal": 9})
+		if _, last := a.rest(id); last.p["code"] != uint64(128+9) {
+			t.Errorf("after SIGKILL: %+v", last)
+		}
+	}
+	one, two := sleep(), sleep()
+	for range 1000 {
+		a.send(one, "core.exec.stdin", msi{"data": make([]byte, 2<<10)})
+	}
+	a.send(two, "core.exec.stdin", msi{"data": make([]byte, 2<<20)})
+	killed(two)
+	killed(one)
+
+	id := a.start("core.exec.request", msi{"cmd": "/bin/sh", "args": []string{"-c", "read x; sleep 1; echo $(wc -c)"}})
+	a.send(id, "core.exec.stdin", msi{"data": []byte("x\n")})
+	const size, frames = 1 << 20, 12
+	for range frames {
+		a.send(id, "core.exec.stdin", msi{"data": make([]byte, size)})
+	}
+	a.send(id, "core.exec.stdin", msi{"data": []byte{}})
+	if data, last := a.rest(id); data["core.exec.stdout"] != fmt.Sprintln(size*frames) || last.p["code"] != uint64(0) {
+		t.Errorf("of %d bytes, %q were read: %+v", size*frames, data["core.exec.stdout"], last)
+	}
+
+	id = sleep()
+	for range 8 {
+		a.send(id, "core.exec.stdin", msi{"data": make([]byte, 1<<20)})
+	}
+	if f := a.next(); f.id != id || f.kind != "core.exec.stdin.error" || f.flag != 0 || f.p["errno_name"] != "ETIMEDOUT" || !strings.Contains(fmt.Sprint(f.p["message"]), "has read nothing for 10s") {
+		t.Errorf("of a program that reads nothing: %+v", f)
+	}
+	for range 8 {
+		a.send(id, "core.exec.stdin", msi{"data": make([]byte, 1<<20)})
+	}
+	killed(id)
+	if out, _, _ := a.shell("echo alive", nil); out != "alive\n" {
+		t.Errorf("after all that: %q", out)
+	}
+
+	// All inputs of a channel have a bound.
+	var all []uint32
+	for range 6 {
+		id := sleep()
+		all = append(all, id)
+		for range 3 {
+			a.send(id, "core.exec.stdin", msi{"data": make([]byte, 1<<20)})
+		}
+	}
+	if f := a.next(); f.id != all[5] || f.kind != "core.exec.stdin.error" || f.p["errno_name"] != "EAGAIN" || !strings.Contains(fmt.Sprint(f.p["message"]), "too much waits on this channel") {
+		t.Errorf("of the last program: %+v", f)
+	}
+	for _, id := range all {
+		killed(id)
+	}
+}
+
 // Every operation on files does what it does in the real agent, and its errors have the texts that clients read.
 func TestAgentFiles(t *testing.T) {
 	s := newServed(t)

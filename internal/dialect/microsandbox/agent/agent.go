@@ -15,6 +15,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -100,6 +101,8 @@ func (ch *channel) farewell(why error) {
 		if ended == gate.ErrDraining { //nolint:errorlint // it is that value
 			code = websocket.StatusGoingAway
 		}
+	} else if errors.Is(why, errFull) {
+		code = websocket.StatusTryAgainLater
 	} else if why != nil {
 		code = websocket.StatusProtocolError
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
@@ -24,6 +25,8 @@ import (
 const (
 	maxOperations = 256      // in progress
 	maxHeld       = 16 << 20 // bytes of frames that wait, unless it is one
+	maxInputs     = 16 << 20 // bytes that wait for the standard inputs of programs
+	maxInput      = 4 << 20  // bytes that wait for the standard input of a program, unless it is one frame
 	maxPiece      = 64 << 10 // bytes of output in a frame
 	copies        = 3        // of a frame while it is decoded
 )
@@ -57,7 +60,8 @@ type channel struct {
 
 	mu         sync.Mutex
 	operations map[uint32]*operation
-	held       int64         // bytes of frames that wait
+	held       int64         // bytes of frames that wait, and of inputs
+	inputs     int64         // bytes that wait for the standard inputs of programs
 	freed      chan struct{} // has an element when held has become less
 	all        sync.WaitGroup
 }
@@ -76,10 +80,13 @@ type operation struct {
 	ch   *channel
 	id   uint32
 	kind string     // of the request
-	in   *inbox     // what follows the request, in order: input and content
+	in   *inbox     // what follows the request, in order: the data of its input, or messages with content
 	ctrl *inbox     // of a program: signals and resizes, which overtake its input
 	bulk *bulk      // the transfer of its content, or nil; guarded by channel.mu
 	part *gate.Call // what was begun for it, or nil; of the goroutine that carries it out
+
+	mu    sync.Mutex // held while an error of the input is sent
+	ended bool       // guarded by mu
 }
 
 // serve serves the channel until the client leaves or the call ends.
@@ -98,7 +105,7 @@ func (ch *channel) serve() {
 	if err == nil {
 		err = ch.read(bufio.NewReaderSize(&socketReader{ch: ch}, 4<<10))
 	}
-	if !errors.Is(err, errFrame) {
+	if !errors.Is(err, errFrame) && !errors.Is(err, errFull) {
 		err = nil
 	}
 	ch.cancel(errGone)
@@ -286,7 +293,11 @@ func (ch *channel) shutdown() error {
 
 // start begins an operation.
 func (ch *channel) start(m message) (queued bool, err error) {
-	op := &operation{ch: ch, id: m.id, kind: m.kind, in: newInbox(), ctrl: newInbox()}
+	tunnel := ch.call.Gate().Limits().Tunnel
+	op := &operation{ch: ch, id: m.id, kind: m.kind, in: newInbox(maxWaiting, 0, tunnel), ctrl: newInbox(maxWaiting, 0, tunnel)}
+	if m.kind == kindExec {
+		op.in = newInbox(0, maxInput, inputPatience)
+	}
 	ch.mu.Lock()
 	_, used := ch.operations[m.id]
 	used = used || m.id == 0 // which is of no operation
@@ -341,6 +352,9 @@ var errPanicked = errors.New("the operation panicked")
 
 // end forgets the operation before its last frame is sent: then the client may use the ID again.
 func (op *operation) end() {
+	op.mu.Lock()
+	op.ended = true
+	op.mu.Unlock()
 	op.ch.mu.Lock()
 	delete(op.ch.operations, op.id)
 	op.ch.mu.Unlock()
@@ -349,7 +363,8 @@ func (op *operation) end() {
 
 // close makes the operation get no more messages.
 func (op *operation) close() {
-	op.ch.release(op.in.close() + op.ctrl.close())
+	op.dropInput()
+	op.ch.release(op.ctrl.close())
 	op.ch.mu.Lock()
 	b := op.bulk
 	op.ch.mu.Unlock()
@@ -367,10 +382,17 @@ func (ch *channel) pass(m message) (queued bool, err error) {
 		return false, ch.stray(m)
 	}
 	box := op.in
-	if m.kind == kindResize || m.kind == kindSignal {
+	switch m.kind {
+	case kindStdin:
+		return false, op.input(m)
+	case kindResize, kindSignal:
 		box = op.ctrl
 	}
-	return box.put(m, ch.call.Gate().Limits().Tunnel)
+	queued, err = box.put(m)
+	if errors.Is(err, errStuck) {
+		err = errFull
+	}
+	return queued, err
 }
 
 // owner returns the kind of the requests that a message may follow.
@@ -408,26 +430,46 @@ func (ch *channel) hold(n int64) error {
 		case <-ch.freed:
 		case <-time.After(tryEvery): // of another channel of the caller
 		case <-late.C:
-			return err
+			return fmt.Errorf("%w: %w", errFull, err)
 		case <-ch.ctx.Done():
 			return context.Cause(ch.ctx)
 		}
 	}
 }
 
-var errFull = errors.New("too much waits on this channel")
+// errFull is the error of a channel on which something waits that its operation does not take.
+var errFull error = &gate.Refusal{Code: errcode.Timeout, Message: "too much waits on this channel", Hint: "send no more than programs, files and ports take"}
 
 func (ch *channel) tryHold(n int64) error {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
-	if ch.held > 0 && ch.held+n > maxHeld {
+	if frames := ch.held - ch.inputs; frames > 0 && frames+n > maxHeld {
 		return errFull
 	}
-	if err := ch.account(ch.held + n); err != nil {
-		return err
+	return ch.add(n)
+}
+
+// holdInput counts bytes that are to wait for the standard input of a program.
+func (ch *channel) holdInput(n int64) error {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	if ch.inputs > 0 && ch.inputs+n > maxInputs {
+		return errFull
 	}
-	ch.held += n
-	return nil
+	err := ch.add(n)
+	if err == nil {
+		ch.inputs += n
+	}
+	return err
+}
+
+// add counts bytes that wait. Precondition: ch.mu is held.
+func (ch *channel) add(n int64) error {
+	err := ch.account(ch.held + n)
+	if err == nil {
+		ch.held += n
+	}
+	return err
 }
 
 // account has the call hold n bytes. Precondition: ch.mu is held.
@@ -439,13 +481,19 @@ func (ch *channel) account(n int64) error {
 }
 
 // release undoes hold.
-func (ch *channel) release(n int64) {
+func (ch *channel) release(n int64) { ch.give(n, 0) }
+
+// releaseInput undoes holdInput.
+func (ch *channel) releaseInput(n int64) { ch.give(n, n) }
+
+// give gives back n bytes, inputs of which have waited for standard inputs.
+func (ch *channel) give(n, inputs int64) {
 	if n == 0 {
 		return
 	}
 	ch.mu.Lock()
-	_ = ch.account(ch.held - n) // less is never too much
-	ch.held -= n
+	_ = ch.add(-n) // less is never too much
+	ch.inputs -= inputs
 	ch.mu.Unlock()
 	select {
 	case ch.freed <- struct{}{}:

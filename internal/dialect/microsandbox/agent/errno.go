@@ -38,7 +38,7 @@ func errorText(f gate.Failure) string {
 	return f.Message
 }
 
-// errnoName returns the name of an errno of a start.
+// errnoName returns the name of an errno of a start, or of a standard input.
 func errnoName(e syscall.Errno) string {
 	switch e {
 	case syscall.ENOENT:
@@ -55,6 +55,8 @@ func errnoName(e syscall.Errno) string {
 		return "EAGAIN"
 	case syscall.EPIPE:
 		return "EPIPE"
+	case syscall.ETIMEDOUT:
+		return "ETIMEDOUT"
 	}
 	return "EINVAL"
 }

@@ -224,7 +224,61 @@ func whyFailed(err error, f gate.Failure) (kind string, errno syscall.Errno) {
 	return whyOther, 0
 }
 
-// feed writes what the client sends to the standard input. A client that goes closes it.
+// inputPatience is how long a program may read nothing while maxInput bytes wait for it. What the client sends behind these, such
+// as signals, is read only then.
+const inputPatience = 10 * time.Second
+
+// inputCost is the memory that each frame of input takes besides its data.
+const inputCost = 64
+
+// input passes data on to the standard input, and waits for room. The protocol can't tell the client to wait with it, which would
+// hold up what comes behind it. So a program that reads nothing for too long gets no more.
+func (op *operation) input(m message) error {
+	var data dataMessage
+	if op.in.gone() || decoder().Unmarshal(m.payload, &data) != nil {
+		return nil
+	}
+	m = message{payload: data.Data, size: int64(len(data.Data)) + inputCost}
+	if err := op.ch.holdInput(m.size); err != nil {
+		return op.refuseInput(syscall.EAGAIN, op.ch.call.Describe(err).Message)
+	}
+	queued, err := op.in.put(m)
+	if !queued {
+		op.ch.releaseInput(m.size)
+	}
+	if err != nil {
+		return op.refuseInput(syscall.ETIMEDOUT, fmt.Sprintf("the program has read nothing for %v, and too much waits for it", inputPatience))
+	}
+	return nil
+}
+
+// refuseInput drops all that waits for the standard input, and what comes later, and tells the client. The input does not end:
+// the program is not to take what it has got for all.
+func (op *operation) refuseInput(errno syscall.Errno, why string) error {
+	op.dropInput()
+	return op.inputError(errno, why+"; its standard input gets no more")
+}
+
+// inputError tells the client, unless the program has ended: then the ID may be in use again.
+func (op *operation) inputError(errno syscall.Errno, text string) error {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	if op.ended {
+		return nil
+	}
+	return op.ch.say(op.id, 0, kindStdinError, stdinErrorMessage{int32(errno), errnoName(errno), text})
+}
+
+// dropInput drops what waits in the inbox, and what comes later.
+func (op *operation) dropInput() {
+	if size := op.in.close(); op.kind == kindExec {
+		op.ch.releaseInput(size)
+	} else {
+		op.ch.release(size)
+	}
+}
+
+// feed writes what the client sends to the standard input.
 func (op *operation) feed(p sandpit.Process) {
 	in := p.Stdin()
 	for {
@@ -232,21 +286,22 @@ func (op *operation) feed(p sandpit.Process) {
 		if !ok {
 			return
 		}
-		var data dataMessage
-		if err := decoder().Unmarshal(m.payload, &data); err == nil {
-			switch {
-			case in == nil: // it has been closed
-			case len(data.Data) == 0:
-				_ = in.Close()
-				in = nil
-			default:
-				if _, err := in.Write(data.Data); err != nil {
+		switch {
+		case in == nil: // it has been closed
+		case len(m.payload) == 0:
+			_ = in.Close()
+			in = nil
+		default:
+			for piece := range slices.Chunk(m.payload, maxPiece) {
+				if _, err := in.Write(piece); err != nil {
 					in = nil
-					_ = op.ch.say(op.id, 0, kindStdinError, stdinErrorMessage{int32(syscall.EPIPE), errnoName(syscall.EPIPE), "the program does not read its standard input any more"})
+					_ = op.inputError(syscall.EPIPE, "the program does not read its standard input any more")
+					break
 				}
+				op.in.progress()
 			}
 		}
-		op.ch.release(m.size)
+		op.ch.releaseInput(m.size)
 	}
 }
 
