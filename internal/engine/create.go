@@ -258,8 +258,8 @@ func (e *Engine) letIn(ctx context.Context, s *Sandbox, t *Tenant, spec sandpit.
 		}
 		if s.held != nil {
 			s.takeIdentity(s.held.id, spec, plan)
-		} else if s.warm = e.pool.claim(*plan); s.warm != nil {
-			s.takeIdentity(s.warm.blank.ID(), spec, plan)
+		} else if s.blank = e.pool.claim(*plan); s.blank != nil {
+			s.takeIdentity(s.blank.ID(), spec, plan)
 		}
 		s.making.concerns(s)
 		err := e.admit(s, t, named)
@@ -406,7 +406,7 @@ func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Conf
 		}
 	}
 	var guest *client.Client // of the blank
-	if s.warm != nil {
+	if s.blank != nil {
 		if guest, err = s.bind(ctx, plan, trace); err != nil {
 			return err
 		}

@@ -192,10 +192,10 @@ type joining struct {
 // joinAhead makes the interface in the blank of a new sandbox, and joins the network with it, beside
 // what follows. It returns nil if it is to be made later.
 func (s *Sandbox) joinAhead(ctx context.Context, l *driver.Link) *joining {
-	if s.warm == nil || l == nil {
+	if s.blank == nil || l == nil {
 		return nil
 	}
-	linker, ok := s.warm.blank.(driver.BlankLinker)
+	linker, ok := s.blank.Blank.(driver.BlankLinker)
 	if !ok {
 		return nil
 	}
@@ -205,7 +205,7 @@ func (s *Sandbox) joinAhead(ctx context.Context, l *driver.Link) *joining {
 		cancel()
 		return nil
 	}
-	s.warm.linked = true
+	s.blank.linked = true
 	return s.startJoining(ctx, cancel, wait)
 }
 

@@ -64,7 +64,7 @@ type held struct {
 	engine       *Engine
 	key          string
 	id           string
-	plan         driver.Plan   // as comparable returns it
+	plan         driver.Plan   // as asHeld returns it
 	config       client.Config // the same
 	lease        *image.Lease
 	instance     driver.Instance
@@ -108,13 +108,13 @@ func (h *held) destroy() {
 
 // fits reports whether it is what a plan and a configuration make, apart from its identity.
 func (h *held) fits(plan driver.Plan, config client.Config) bool {
-	plan, config = comparable(plan, config, h.id)
+	plan, config = asHeld(plan, config, h.id)
 	return reflect.DeepEqual(plan, h.plan) && reflect.DeepEqual(config, h.config)
 }
 
-// comparable returns a plan and a configuration with the identity of another sandbox, and without what is not
-// decided before a held sandbox is handed out: how long it lives, and its network interface.
-func comparable(plan driver.Plan, config client.Config, id string) (driver.Plan, client.Config) {
+// asHeld returns a plan and a configuration as those of the held sandbox with an ID are: with its identity, and without what
+// is not decided before a held sandbox is handed out: how long it lives, and its network interface.
+func asHeld(plan driver.Plan, config client.Config, id string) (driver.Plan, client.Config) {
 	plan.ID, plan.Name, plan.Hostname = id, id, hostnameFor(id)
 	plan.Root.Files = slices.Clone(plan.Root.Files)
 	copy(plan.Root.Files, rootFiles(plan.Hostname))
@@ -322,7 +322,7 @@ func (e *Engine) wouldHold(ctx context.Context, t *task, c Held) (*held, error) 
 		return nil, err
 	}
 	k := &held{engine: e, key: c.key(), id: s.id, lease: s.lease, memory: heldMemory}
-	k.plan, k.config = comparable(plan, config, s.id)
+	k.plan, k.config = asHeld(plan, config, s.id)
 	return k, nil
 }
 

@@ -17,8 +17,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
-// Pool configures the warm pool: blanks are sandboxes that are complete except for what
-// depends on their Spec, so that Create only has to bind one. Blanks are not listed and
+// Pool configures the warm pool, of blanks and held sandboxes. Blanks are sandboxes that are complete except for what
+// depends on their Spec, so that Create only has to bind one. They are not listed and
 // take no capacity from sandboxes: they use only capacity that sandboxes leave free, and give way
 // when it is needed. Drivers that do not implement driver.Preparer have no pool.
 type Pool struct {
@@ -75,32 +75,32 @@ type PoolStats struct {
 	HeldMissed  int64 // sandboxes of an image of which some are held, which got none
 }
 
-// A warm blank, with a connection to its guest that has been greeted, if the
+// blank is a blank of the driver, with a connection to its guest that has been greeted, if the
 // driver can do that ahead.
-type warm struct {
+type blank struct {
+	driver.Blank
 	engine *Engine
-	blank  driver.Blank
 	guest  *client.Client
 	made   time.Time
 	linked bool // it may have an interface, as no new one has
 }
 
 // destroy destroys the blank, and returns when it is gone or stuck.
-func (w *warm) destroy() {
-	if w.guest != nil {
-		w.guest.Close()
+func (b *blank) destroy() {
+	if b.guest != nil {
+		b.guest.Close()
 	}
-	_ = w.engine.work("removing blank "+w.blank.ID(), nil, w.engine.opts.Patience.Remove, func(ctx context.Context) error {
-		return w.blank.Destroy(ctx) // else the driver's Sweep does
+	_ = b.engine.work("removing blank "+b.ID(), nil, b.engine.opts.Patience.Remove, func(ctx context.Context) error {
+		return b.Destroy(ctx) // else the driver's Sweep does
 	}).wait(context.Background())
 }
 
 // pool keeps blanks ready. The zero value never has any.
 type pool struct {
-	reserve[*warm]
+	reserve[*blank]
 	engine  *Engine
-	prepare func(ctx context.Context) (*warm, error) // nil: there are none
-	room    func() (bytes int64, bounded bool)       // that is promised to nobody
+	prepare func(ctx context.Context) (*blank, error) // nil: there are none
+	room    func() (bytes int64, bounded bool)        // that is promised to nobody
 
 	// Guarded by mu.
 	conf    Pool
@@ -109,9 +109,9 @@ type pool struct {
 }
 
 func newPool(e *Engine, conf Pool) *pool {
-	p := &pool{reserve: newReserve[*warm](), engine: e, conf: conf, room: e.gate.left}
+	p := &pool{reserve: newReserve[*blank](), engine: e, conf: conf, room: e.gate.left}
 	if preparer, ok := e.opts.Driver.(driver.Preparer); ok {
-		p.prepare = func(ctx context.Context) (*warm, error) { return e.prepareBlank(ctx, preparer) }
+		p.prepare = func(ctx context.Context) (*blank, error) { return e.prepareBlank(ctx, preparer) }
 	}
 	return p
 }
@@ -177,24 +177,24 @@ func (p *pool) leave() {
 }
 
 // claim returns a blank that fits a plan, or nil. The caller uses it or gives it back.
-func (p *pool) claim(plan driver.Plan) *warm {
+func (p *pool) claim(plan driver.Plan) *blank {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.prepare == nil || p.conf.Size <= 0 {
 		return nil
 	}
 	now := time.Now()
-	w, _ := p.take(func(w *warm) bool { return now.Sub(w.made) < p.maxAge() && w.blank.Fits(plan) })
-	return w
+	b, _ := p.take(func(b *blank) bool { return now.Sub(b.made) < p.maxAge() && b.Fits(plan) })
+	return b
 }
 
 // giveBack returns a claimed, unused blank, or destroys it if it is not as it was.
-func (p *pool) giveBack(w *warm) {
-	if w.linked {
-		w.destroy()
+func (p *pool) giveBack(b *blank) {
+	if b.linked {
+		b.destroy()
 		return
 	}
-	p.reserve.giveBack(w)
+	p.reserve.giveBack(b)
 }
 
 func (p *pool) maxAge() time.Duration { return cmp.Or(max(p.conf.MaxAge, 0), defaultMaxAge) }
@@ -276,11 +276,11 @@ func (p *pool) quiet() bool {
 func (p *pool) weed(now time.Time) (missing int, next time.Duration) {
 	p.mu.Lock()
 	target := p.target(now)
-	var out []*warm
-	p.ready = slices.DeleteFunc(p.ready, func(w *warm) bool {
-		drop := now.Sub(w.made) >= p.maxAge() || !w.blank.Usable()
+	var out []*blank
+	p.ready = slices.DeleteFunc(p.ready, func(b *blank) bool {
+		drop := now.Sub(b.made) >= p.maxAge() || !b.Usable()
 		if drop {
-			out = append(out, w)
+			out = append(out, b)
 		}
 		return drop
 	})
@@ -293,8 +293,8 @@ func (p *pool) weed(now time.Time) (missing int, next time.Duration) {
 		next = min(next, p.maxAge()-now.Sub(p.ready[0].made))
 	}
 	p.mu.Unlock()
-	for _, w := range out {
-		w.destroy()
+	for _, b := range out {
+		b.destroy()
 	}
 	return missing, next
 }
@@ -314,9 +314,9 @@ func (p *pool) fill(n int) error {
 			ctx, cancel := context.WithCancelCause(p.ctx)
 			t := &task{what: "creating a blank", namespace: blankSpace, cancel: cancel}
 			errs[i] = p.engine.start(ctx, t, min(blankPatience, p.engine.opts.Patience.Create), func(ctx context.Context) error {
-				w, err := p.prepare(ctx)
+				b, err := p.prepare(ctx)
 				if err == nil {
-					p.add(w)
+					p.add(b)
 				}
 				return err
 			}).wait(context.Background())
@@ -347,7 +347,7 @@ func (e *Engine) sweepDriver(ctx context.Context) {
 }
 
 // prepareBlank makes a blank for ordinary sandboxes.
-func (e *Engine) prepareBlank(ctx context.Context, preparer driver.Preparer) (*warm, error) {
+func (e *Engine) prepareBlank(ctx context.Context, preparer driver.Preparer) (*blank, error) {
 	limits, err := policy.Resolve(sandpit.Spec{}, e.opts.Policy)
 	if err != nil {
 		return nil, err
@@ -359,25 +359,25 @@ func (e *Engine) prepareBlank(ctx context.Context, preparer driver.Preparer) (*w
 	if enforce[feature.Memory] {
 		limits.Disk = min(limits.Disk, fittingDisk(limits.Memory))
 	}
-	b, err := preparer.Prepare(ctx, NewID(), driver.BlankPlan{
+	made, err := preparer.Prepare(ctx, NewID(), driver.BlankPlan{
 		Ephemeral: e.opts.Store == nil, UID: image.UserID, GID: image.UserID, Limits: limits, Enforce: enforce,
 	})
 	if err != nil {
 		return nil, err
 	}
-	w := &warm{engine: e, blank: b, made: time.Now()}
+	b := &blank{engine: e, Blank: made, made: time.Now()}
 	conn, err := b.Dial(ctx)
 	if errors.Is(err, sandpit.ErrUnsupported) {
-		return w, nil
+		return b, nil
 	}
 	if err == nil {
-		w.guest, err = client.New(ctx, conn, client.Options{})
+		b.guest, err = client.New(ctx, conn, client.Options{})
 	}
 	if err != nil {
-		w.destroy()
+		b.destroy()
 		return nil, err
 	}
-	return w, nil
+	return b, nil
 }
 
 // takeIdentity gives a new sandbox the identity of a blank, or of a held sandbox.
@@ -400,9 +400,9 @@ func (s *Sandbox) returnBlank() {
 		s.engine.shelf.giveBack(s.held)
 		s.held = nil
 	}
-	if s.warm != nil {
-		s.engine.pool.giveBack(s.warm)
-		s.warm = nil
+	if s.blank != nil {
+		s.engine.pool.giveBack(s.blank)
+		s.blank = nil
 	}
 }
 
@@ -410,16 +410,16 @@ func (s *Sandbox) returnBlank() {
 // guest, or nil if there is none yet. If that fails and the sandbox must be made without it, it has no
 // instance.
 func (s *Sandbox) bind(ctx context.Context, plan driver.Plan, trace func(string)) (*client.Client, error) {
-	w := s.warm
-	s.warm = nil
-	inst, err := w.blank.Bind(ctx, plan)
+	b := s.blank
+	s.blank = nil
+	inst, err := b.Bind(ctx, plan)
 	if err == nil {
 		s.instance = inst
 		trace("bind")
-		return w.guest, nil
+		return b.guest, nil
 	}
-	if w.guest != nil {
-		w.guest.Close()
+	if b.guest != nil {
+		b.guest.Close()
 	}
 	// What is wrong with the plan would be so again; what was wrong with
 	// the blank is not.

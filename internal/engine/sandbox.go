@@ -42,8 +42,8 @@ type Sandbox struct {
 	ca         []byte          // Terms.CA
 	user       string          // by name or id, of processes that name none
 	lease      *image.Lease
-	warm       *warm // the blank that it will be made of; nil: none, or made
-	held       *held // the held sandbox that it will be; nil: none, or it is
+	blank      *blank // the blank that it will be made of; nil: none, or made
+	held       *held  // the held sandbox that it will be; nil: none, or it is
 
 	// Set while it is made, constant once made is closed.
 	instance driver.Instance
