@@ -419,6 +419,31 @@ func TestHeldDeath(t *testing.T) {
 	}
 }
 
+// A held sandbox is replaced when just its default context has died, and before anybody claims it.
+func TestHeldDefaultDiesUnclaimed(t *testing.T) {
+	e := heldEngine(t, t.TempDir(), nil, nil)
+	e.Warm()
+	holds(t, e, 2)
+	_, contexts, guests := heldProcesses()
+	if len(contexts) < 2 {
+		t.Fatalf("the contexts are %v", contexts)
+	}
+	for _, pid := range contexts {
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
+	old := func(pid int) bool { return slices.Contains(guests, pid) }
+	for end := time.Now().Add(time.Minute); ; time.Sleep(settled) {
+		e.SetPool(engine.Pool{Held: []engine.Held{warmPython(2)}}) // rather than wait for the next look
+		_, contexts, now := heldProcesses()
+		if len(contexts) >= 2 && !slices.ContainsFunc(now, old) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("of the guests %v there are still some of %v", now, guests)
+		}
+	}
+}
+
 // What is too old is not handed out.
 func TestHeldAge(t *testing.T) {
 	old := warmPython(1)
