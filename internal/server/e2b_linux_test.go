@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
@@ -188,6 +189,11 @@ func TestE2BBadInput(t *testing.T) {
 			t.Errorf("%q does not end with an error: %q", body, answer)
 		}
 	}
+	nobody := append(mine[:4:4], "Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte("nonesuch:")))
+	call(200, `{"error":{"code":"unauthenticated","message":"starting a process: unknown user \"nonesuch\"`, "POST", start, envelope(0, `{"process":{"cmd":"/bin/true"}}`), append(nobody[:6:6], "Content-Type", "application/connect+json")...)
+	call(401, `{"code":"unauthenticated",`, "POST", "/filesystem.Filesystem/Stat", `{"path":"/tmp"}`, nobody...)
+	call(401, `{"code":401,`, "GET", "/files?path=/etc/hostname&username=nonesuch", "", mine...)
+	call(401, `{"code":401,`, "POST", "/files?path=/tmp/x&username=nonesuch", "x", append(mine, "Content-Type", "application/octet-stream")...)
 	answer := call(200, `{"event":{"end":{"exitCode":0,"exited":true,`, "POST", start, envelope(0, `{"process":{"cmd":"/bin/echo","args":["hi"]},"stdin":false}`), stream...)
 	if want := `{"event":{"data":{"stdout":"` + base64.StdEncoding.EncodeToString([]byte("hi\n")) + `"}}}`; !strings.Contains(answer, want) || !strings.HasSuffix(answer, envelope(2, "{}")) {
 		t.Errorf("the stream is %q, without %s", answer, want)
@@ -243,6 +249,49 @@ func TestE2BBadInput(t *testing.T) {
 	call(204, "", "DELETE", one, "", "X-API-KEY", key)
 	call(502, `{"code":502,`, "GET", "/health", "", mine...)
 	call(404, `{"code":404,`, "DELETE", one, "", "X-API-KEY", key)
+}
+
+// A sandbox that pauses at the end of its time counts as paused from then on, also before the engine has paused it.
+func TestE2BPausedAtItsEnd(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withE2B()
+	mine := []string{"X-API-KEY", key}
+	for _, resumes := range []bool{false, true} {
+		var made struct{ SandboxID, EnvdAccessToken string }
+		body := fmt.Sprintf(`{"templateID":"base","timeout":1,"autoPause":true,"autoResume":{"enabled":%v}}`, resumes)
+		if err := json.Unmarshal([]byte(s.e2bCall(t, 201, "", "POST", url+"/sandboxes", body, mine...)), &made); err != nil {
+			t.Fatal(err)
+		}
+		one := url + "/sandboxes/" + made.SandboxID
+		var info struct {
+			State string
+			EndAt time.Time
+		}
+		describe := func() {
+			t.Helper()
+			if err := json.Unmarshal([]byte(s.e2bCall(t, 200, "", "GET", one, "", mine...)), &info); err != nil {
+				t.Fatal(err)
+			}
+		}
+		describe()
+		time.Sleep(time.Until(info.EndAt))
+		if describe(); info.State != "paused" {
+			t.Errorf("at its end it is %s", info.State)
+		}
+		if answer := s.e2bCall(t, 200, "", "GET", url+"/v2/sandboxes?state=running", "", mine...); strings.Contains(answer, made.SandboxID) {
+			t.Errorf("the list of those that run has it: %s", answer)
+		}
+		work := []string{"E2b-Sandbox-Id", made.SandboxID, "X-Access-Token", made.EnvdAccessToken}
+		if !resumes {
+			s.e2bCall(t, 502, `{"code":"unavailable","message":"the sandbox is paused`, "POST", url+"/process.Process/List", "{}", work...)
+			s.e2bCall(t, 201, `"sandboxID"`, "POST", one+"/connect", `{"timeout":600}`, mine...)
+		}
+		s.e2bCall(t, 200, `{"processes":[]}`, "POST", url+"/process.Process/List", "{}", work...)
+		if describe(); info.State != "running" || time.Until(info.EndAt) < time.Minute {
+			t.Errorf("then it is %+v", info)
+		}
+		s.e2bCall(t, 204, "", "DELETE", one, "", mine...)
+	}
 }
 
 // Where Sandpit's own API is, E2B's is served by host name: the two parts of it, with TLS, as SDKs reach them that

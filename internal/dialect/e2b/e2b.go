@@ -169,8 +169,11 @@ func (a *api) fail(c *gate.Call, f gate.Failure) {
 // dataStatus returns the status of a failure of the data plane. SDKs know by 502 that the sandbox
 // does not run.
 func dataStatus(f gate.Failure) int {
-	if f.Code == errcode.Closed || f.Code == errcode.State {
+	switch {
+	case f.Code == errcode.Closed || f.Code == errcode.State:
 		return http.StatusBadGateway
+	case f.Code == errcode.Invalid && strings.HasSuffix(f.Message, ": it is not in the image's /etc/passwd"): // as at E2B
+		return http.StatusUnauthorized
 	}
 	return f.Status
 }
@@ -247,12 +250,17 @@ func (c *call) running() (engine.Box, error) {
 	if err != nil {
 		return nil, c.Untouched(err)
 	}
-	if i, err := sb.Info(c.Ctx); err == nil && i.State == sandpit.StatePaused {
+	if i, err := sb.Info(c.Ctx); err == nil && (i.State == sandpit.StatePaused || timeIsOver(i)) {
 		if err := sb.Resume(c.Ctx); err != nil {
 			return nil, err
 		}
 		if err := c.extend(sb, defaultLife, nil, true); err != nil && !errors.Is(err, sandpit.ErrForbidden) {
 			return nil, err
+		}
+		if timeIsOver(i) { // it may have been paused meanwhile
+			if err := sb.Resume(c.Ctx); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return sb, nil
@@ -274,8 +282,10 @@ func (c *call) lookAt() (engine.Box, error) {
 		return nil, err
 	case expired(info):
 		return nil, errGone
-	case info.State == sandpit.StateRunning, info.State == sandpit.StatePaused && stateOf(sb).AutoResume:
+	case info.State == sandpit.StateRunning && !timeIsOver(info), (info.State == sandpit.StatePaused || timeIsOver(info)) && stateOf(sb).AutoResume:
 		return sb, nil
+	case timeIsOver(info):
+		info.State = sandpit.StatePaused
 	}
 	return nil, &gate.Refusal{Code: errcode.State, Message: "the sandbox is " + string(info.State), Hint: "connect to it to resume it"}
 }

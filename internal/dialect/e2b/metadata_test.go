@@ -3,7 +3,10 @@ package e2b
 import (
 	"maps"
 	"net/http"
+	"strconv"
+	"strings"
 	"testing"
+	"unicode"
 )
 
 func TestMetadata(t *testing.T) {
@@ -36,5 +39,28 @@ func TestMetadata(t *testing.T) {
 		if got := metadataIn(attrs); !maps.Equal(got, want) {
 			t.Errorf("back: %q", got)
 		}
+	}
+}
+
+// Metadata comes back from labels as it was. What labels can have stays readable in them.
+func TestMetadataInLabels(t *testing.T) {
+	metadata := map[string]string{"a b": "ü=%", "": "empty", "a=b": "c", "=": "=", "line\nx": "1\n2\t\x00\x7f\u0085", string(labelEscape): string(labelEscape) + "\n" + string(labelEscape), "x": ""}
+	labels, err := labelsOf(metadata)
+	if err != nil || labels["a b"] != "ü=%" {
+		t.Errorf("%q, %v", labels, err)
+	}
+	if got := metadataOfLabels(labels); !maps.Equal(got, metadata) {
+		t.Errorf("got %q", got)
+	}
+	for key, value := range labels {
+		if key == "" || strings.Contains(key, "=") || strings.ContainsFunc(key+value, unicode.IsControl) {
+			t.Errorf("%q: %q can't be a label", key, value)
+		}
+	}
+	for i := range maxMetadata {
+		metadata[strconv.Itoa(i)] = ""
+	}
+	if _, err := labelsOf(metadata); err == nil {
+		t.Error("so much metadata is taken")
 	}
 }

@@ -10,11 +10,11 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode"
-	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
@@ -99,10 +99,11 @@ func (n *newSandbox) spec() (sandpit.Spec, error) {
 	case n.PauseMemory != nil && !*n.PauseMemory:
 		return sandpit.Spec{}, dialect.Unsupported("pausing without keeping the memory is")
 	}
-	if err := checkMetadata(n.Metadata); err != nil {
+	labels, err := labelsOf(n.Metadata)
+	if err != nil {
 		return sandpit.Spec{}, err
 	}
-	spec := sandpit.Spec{Labels: n.Metadata, Env: environment(n.EnvVars), Limits: sandpit.Limits{Life: defaultLife}}
+	spec := sandpit.Spec{Labels: labels, Env: environment(n.EnvVars), Limits: sandpit.Limits{Life: defaultLife}}
 	if n.Timeout != nil {
 		if spec.Limits.Life = seconds(*n.Timeout); *n.Timeout <= 0 {
 			return sandpit.Spec{}, gate.Invalid("the timeout must be positive", "")
@@ -114,29 +115,75 @@ func (n *newSandbox) spec() (sandpit.Spec, error) {
 			spec.OnExpiry = sandpit.ExpiryPause
 		}
 	}
-	var err error
 	spec.Egress, err = n.Network.egress(n.AllowInternet)
 	return spec, err
 }
 
-// maxMetadata bounds the entries of metadata, which are labels. So are the bounds of checkMetadata.
+// maxMetadata bounds the entries of metadata, which are labels.
 const maxMetadata = 64
 
-// checkMetadata checks what labels can't hold, by the name that clients know.
-func checkMetadata(all map[string]string) error {
-	plain := func(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl) }
-	if len(all) > maxMetadata {
-		return gate.Invalid(fmt.Sprintf("metadata has %d entries, and may have %d", len(all), maxMetadata), "put more into a file of the sandbox")
+// labelsOf returns metadata as labels.
+func labelsOf(metadata map[string]string) (map[string]string, error) {
+	if len(metadata) > maxMetadata {
+		return nil, gate.Invalid(fmt.Sprintf("metadata has %d entries, and may have %d", len(metadata), maxMetadata), "put more into a file of the sandbox")
 	}
-	for key, value := range all {
+	labels := make(map[string]string, len(metadata))
+	for name, value := range metadata {
+		labels[toLabel(name, true)] = toLabel(value, false)
+	}
+	return labels, nil
+}
+
+// metadataOfLabels is the reverse of labelsOf.
+func metadataOfLabels(labels map[string]string) map[string]string {
+	metadata := make(map[string]string, len(labels))
+	for name, value := range labels {
+		metadata[fromLabel(name)] = fromLabel(value)
+	}
+	return metadata
+}
+
+// labelEscape begins what stands for a character that a label can't have, in the private use area of Unicode: the
+// character is that many behind labelEscape, less one. Two stand for labelEscape itself, and one at the end for
+// nothing, since the name of a label can't be empty.
+const labelEscape = '\U000F0000'
+
+// toLabel returns a text as the name or the value of a label, which have no control characters, and names no "=".
+func toLabel(text string, name bool) string {
+	var b strings.Builder
+	for _, r := range text {
 		switch {
-		case key == "" || strings.Contains(key, "=") || !plain(key):
-			return gate.Invalid(fmt.Sprintf("the name %.100q in metadata is empty, or has \"=\" or control characters", key), "")
-		case !plain(value):
-			return gate.Invalid(fmt.Sprintf("the value of %.100q in metadata has control characters, such as a new line or a tab", key), "encode it, for example as JSON")
+		case r == labelEscape:
+			b.WriteRune(labelEscape)
+		case unicode.IsControl(r), name && r == '=':
+			b.WriteRune(labelEscape)
+			r += labelEscape + 1
 		}
+		b.WriteRune(r)
 	}
-	return nil
+	if name && text == "" {
+		b.WriteRune(labelEscape)
+	}
+	return b.String()
+}
+
+// fromLabel is the reverse of toLabel.
+func fromLabel(label string) string {
+	var b strings.Builder
+	escaped := false
+	for _, r := range label {
+		switch {
+		case escaped:
+			if escaped = false; r > labelEscape {
+				r -= labelEscape + 1
+			}
+		case r == labelEscape:
+			escaped = true
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
 }
 
 // withOwn returns variables of a command or run, with those that every sandbox of E2B has. Those of the sandbox itself
@@ -271,9 +318,9 @@ func infoOf(i sandpit.Info, s state) info {
 	out := info{
 		SandboxID: i.ID, TemplateID: s.Template, ClientID: clientID, StartedAt: i.CreatedAt, EndAt: i.ExpiresAt,
 		CPUCount: max(int64(i.Limits.CPUs+0.5), 1), MemoryMB: i.Limits.Memory >> 20, DiskSizeMB: i.Limits.Disk >> 20,
-		State: "running", EnvdVersion: envdVersion, Metadata: i.Labels, VolumeMounts: []struct{}{},
+		State: "running", EnvdVersion: envdVersion, Metadata: metadataOfLabels(i.Labels), VolumeMounts: []struct{}{},
 	}
-	if i.State == sandpit.StatePaused {
+	if i.State == sandpit.StatePaused || timeIsOver(i) {
 		out.State = "paused"
 	}
 	if out.TemplateID == "" {
@@ -306,8 +353,11 @@ func getSandbox(c *call) error {
 
 // expired reports whether the time of a sandbox that is then removed is over. The engine removes it a little later, so
 // that the results of what it ends can come. For clients it is gone.
-func expired(i sandpit.Info) bool {
-	return i.State == sandpit.StateRunning && i.OnExpiry != sandpit.ExpiryPause && !i.ExpiresAt.IsZero() && time.Until(i.ExpiresAt) <= 0
+func expired(i sandpit.Info) bool { return timeIsOver(i) && i.OnExpiry != sandpit.ExpiryPause }
+
+// timeIsOver reports whether the time of a running sandbox is over. One that is then paused counts as paused.
+func timeIsOver(i sandpit.Info) bool {
+	return i.State == sandpit.StateRunning && !i.ExpiresAt.IsZero() && time.Until(i.ExpiresAt) <= 0
 }
 
 // live finds and describes the sandbox that a request to the control plane names, unless it is stopped or has
@@ -374,6 +424,9 @@ func listSandboxes(c *call) error {
 		if sb, err := tenant.Get(c.Ctx, i.ID); err == nil { // otherwise it has just gone
 			s = stateOf(sb.(engine.Box))
 		}
+		if timeIsOver(i) && !slices.Contains(list.States, sandpit.StatePaused) {
+			continue
+		}
 		if one := infoOf(i, s); s.Build == "" && (q.Get("template") == "" || q.Get("template") == one.TemplateID) {
 			out = append(out, one)
 		}
@@ -397,7 +450,7 @@ func metadata(query string) (map[string]string, error) {
 		if err != nil || err2 != nil {
 			return nil, gate.Invalid("metadata is not a query", "")
 		}
-		out[plain] = value
+		out[toLabel(plain, true)] = toLabel(value, false)
 	}
 	return out, nil
 }
@@ -452,7 +505,7 @@ func (c *call) wake(running bool) error {
 	if in.Timeout != nil {
 		life = seconds(*in.Timeout)
 	}
-	paused := i.State == sandpit.StatePaused
+	paused := i.State == sandpit.StatePaused || timeIsOver(i)
 	switch {
 	case paused:
 		status = http.StatusCreated
@@ -464,6 +517,11 @@ func (c *call) wake(running bool) error {
 	}
 	if err := c.extend(sb, life, in.AutoPause, !paused); err != nil {
 		return err
+	}
+	if timeIsOver(i) { // it may have been paused meanwhile
+		if err := sb.Resume(c.Ctx); err != nil {
+			return err
+		}
 	}
 	if err := c.meet(sb); err != nil {
 		return err

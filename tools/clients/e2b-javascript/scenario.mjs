@@ -6,7 +6,7 @@ import http from 'node:http'
 import * as e2b from 'e2b'
 import { Report, since } from './report.mjs'
 
-const { CommandExitError, InvalidArgumentError, NotFoundError, Sandbox, SandboxError, Secret, TimeoutError, Volume } = e2b
+const { AuthenticationError, CommandExitError, InvalidArgumentError, NotFoundError, Sandbox, SandboxError, Secret, TimeoutError, Volume } = e2b
 const FileNotFoundError = e2b.FileNotFoundError ?? NotFoundError // in old versions
 const { version } = JSON.parse(readFileSync('node_modules/e2b/package.json', 'utf8'))
 const report = new Report('e2b (JavaScript)', version, 'node_modules/e2b/dist/index.d.ts')
@@ -164,9 +164,13 @@ async function terminals() {
 async function life() {
   const info = await sbx.getInfo()
   assert.deepEqual([info.sandboxId, info.templateId, info.state, info.metadata], [sbx.sandboxId, 'base', 'running', { suite: 'a b/ü' }])
-  for (const metadata of [{ a: 'x\ny' }, { 'a=b': 'x' }, Object.fromEntries(Array.from({ length: 65 }, (_, i) => [`k${i}`, 'x']))]) {
-    assert.match((await fails(SandboxError, Sandbox.create({ metadata }))).message, /metadata/)
-  }
+  const many = Object.fromEntries(Array.from({ length: 65 }, (_, i) => [`k${i}`, 'x']))
+  assert.match((await fails(SandboxError, Sandbox.create({ metadata: many }))).message, /metadata/)
+  const metadata = { prompt: 'two\nlines\t\u0000', 'a=b': 'x' }
+  const told = await Sandbox.create({ metadata })
+  assert.deepEqual((await told.getInfo()).metadata, metadata)
+  assert.deepEqual((await Sandbox.list({ query: { metadata } }).nextItems()).map((s) => [s.sandboxId, s.metadata]), [[told.sandboxId, metadata]])
+  await told.kill()
   await sbx.setTimeout(1_200_000)
   assert.ok((await sbx.getInfo()).endAt - info.endAt > 500_000)
   assert.deepEqual((await Sandbox.list({ query: { metadata: { suite: 'a b/ü' }, state: ['running'] } }).nextItems()).map((s) => s.sandboxId), [sbx.sandboxId])
@@ -292,7 +296,9 @@ async function files() {
     await term.wait()
     assert.match(seen, /i1-0-\/root/)
   }
-  await fails(SandboxError, files.exists('/tmp', { user: 'nobody-at-all' }))
+  await fails(AuthenticationError, files.exists('/tmp', { user: 'nobody-at-all' }))
+  await fails(AuthenticationError, files.read('/etc/hostname', { user: 'nobody-at-all' }))
+  await fails(AuthenticationError, sbx.commands.run('true', { user: 'nobody-at-all' }))
   await fails(FileNotFoundError, files.read('/nonesuch'))
   await fails(FileNotFoundError, files.list('/nonesuch'))
   await fails(FileNotFoundError, files.getInfo('/nonesuch'))
