@@ -7,15 +7,16 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
-// Figures of matplotlib come as images with the data of their charts, and data frames of pandas with
-// their columns. The packages have 250 MB.
+// Figures of matplotlib come as images with the data of their charts, data frames of pandas with
+// their columns, and what IPython displays in its formats. The packages have 260 MB.
 func TestFigures(t *testing.T) {
-	testkit.NeedLong(t, "it installs matplotlib and pandas")
+	testkit.NeedLong(t, "it installs matplotlib, pandas and IPython")
 	python := testkit.NeedProgram(t, "python3")
 	g := newGenerator(t, "figures", nil)
 	packages, err := filepath.Glob(filepath.Join(g.venv(python), "../lib/python*/site-packages"))
@@ -96,5 +97,15 @@ func TestFigures(t *testing.T) {
 	all := run("pd.DataFrame({'a': [1, 2], 'b': ['x', None]})")
 	if len(all) != 1 || !all[0].Main || all[0].HTML == "" || all[0].Text == "" || string(all[0].Data) != `{"a":[1,2],"b":["x",null]}` {
 		t.Errorf("of a data frame come %+v with %s", all, all[0].Data)
+	}
+	all = run("import IPython\nfrom IPython.display import display, clear_output, HTML, Image\nclear_output()\nh = display(HTML('<b>'), display_id=True)\nh.update(HTML('<i>'))\ndisplay(Image(data=b'\\x89PNG\\r\\n\\x1a\\n'))\nIPython.version_info[0] > 8")
+	want := []sandpit.CodeOutput{
+		{HTML: "<b>", Text: "<IPython.core.display.HTML object>"},
+		{HTML: "<i>", Text: "<IPython.core.display.HTML object>"},
+		{PNG: []byte("\x89PNG\r\n\x1a\n"), Text: "<IPython.core.display.Image object>"},
+		{Main: true, Text: "True"},
+	}
+	if diff := cmp.Diff(want, all, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("IPython displays: %s", diff)
 	}
 }
