@@ -167,7 +167,7 @@ def kernel(setup):
 
     def has_tasks():
         loop = state["loop"]
-        return loop is not None and not loop.is_closed() and bool(sys.modules["asyncio"].all_tasks(loop))
+        return loop is not None and not loop.is_closed() and bool(__import__("asyncio").all_tasks(loop))
 
     def patch_asyncio(module):
         import threading
@@ -435,7 +435,7 @@ def kernel(setup):
                     if code != 0:
                         raise
                 if getpid() == pid and has_tasks():
-                    finish(sys.modules["asyncio"].sleep(0))  # those that the block has created begin
+                    finish(__import__("asyncio").sleep(0))  # those that the block has created begin
                 if state["figures"]:
                     show()
             finally:
