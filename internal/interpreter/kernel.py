@@ -1,6 +1,6 @@
 # The interpreter of a context: it runs blocks of code that arrive on a unix socket, one after the
 # other, in one namespace. It needs Python 3.8 and nothing but its standard library. A line with the
-# variable SETUP precedes it, and so do charts.py and ipython.py. Lines of JSON go both ways; see channel.go.
+# variable SETUP precedes it, and so does charts.py. Lines of JSON go both ways; see channel.go.
 import sys
 
 
@@ -191,8 +191,13 @@ def kernel(setup):
     # IPython, of which code of notebooks imports display and more. If the image has it, its display is ours; otherwise
     # ipython.py stands in for it.
 
+    def ipython_names():
+        scope = {}
+        exec(compile(setup["ipython"], "<ipython>", "exec"), scope)  # only now: it takes milliseconds
+        return scope["ipython_display"](display)
+
     def patch_display(module):
-        ours = ipython_display(display)
+        ours = ipython_names()
         for name in ("display", "update_display", "publish_display_data", "clear_output"):
             if name in vars(module):
                 setattr(module, name, ours[name])
@@ -212,7 +217,7 @@ def kernel(setup):
 
         def exec_module(self, module):
             if module.__name__.endswith("display"):
-                self.names = self.names or ipython_display(display)
+                self.names = self.names or ipython_names()
                 module.__dict__.update(self.names)
             elif module.__name__ == "IPython":
                 module.get_ipython = lambda: None

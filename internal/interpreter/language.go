@@ -37,7 +37,7 @@ type language struct {
 
 func languages() []language {
 	return []language{
-		{name: sandpit.Python, argv: []string{"python3", "-u", "-X", "utf8", "-"}, program: chartsProgram + ipythonProgram + pythonProgram, image: "python:3.12-slim"},
+		{name: sandpit.Python, argv: []string{"python3", "-u", "-X", "utf8", "-"}, program: chartsProgram + pythonProgram, image: "python:3.12-slim"},
 		{name: sandpit.JavaScript, argv: node(), program: nodeProgram, image: "node:22-slim", told: true},
 		{name: sandpit.TypeScript, argv: node(), program: nodeProgram, image: "node:22-slim", told: true},
 		{name: sandpit.Bash, argv: []string{"bash", "--norc", "--noprofile", "--noediting", "-i", "-s"}, lines: bashLines(), image: "debian:13-slim"},
@@ -106,6 +106,7 @@ type setup struct {
 	Env      []string `json:"env"`
 	Modules  []string `json:"modules,omitempty"` // to be imported before it listens
 	Zygote   bool     `json:"zygote,omitempty"`  // it runs no code, but forks contexts
+	IPython  string   `json:"ipython,omitempty"` // of Python: the program that stands in for that package
 }
 
 // absent says that a sandbox lacks the interpreter.
@@ -139,6 +140,9 @@ func parseCommand(argv []string) (i identity, ok bool) {
 func (l language) source(s setup) (string, error) {
 	if l.lines != nil {
 		return l.lines.start(s)
+	}
+	if l.name == sandpit.Python {
+		s.IPython = ipythonProgram
 	}
 	told, err := json.Marshal(s)
 	if err != nil {
