@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"fmt"
 	"strings"
 	"syscall"
 	"testing"
@@ -48,5 +49,83 @@ func TestCommandWhileServerEnds(t *testing.T) {
 	}
 	if out, err := commandLineAt(t, home, "ps", "--quiet", "box").Output(); err != nil || string(out) != "p1\n" {
 		t.Errorf("what goes on: %q %v", out, err)
+	}
+}
+
+// A server that a person starts takes the place of one that a command has started, if that is idle.
+func TestServeTakesTheIdlePlace(t *testing.T) {
+	needSandboxes(t)
+	home := shortHome(t)
+	t.Cleanup(func() { endServer(t, home) })
+	if out, err := commandLineAt(t, home, "create", "box").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	background := serverPID(t, home)
+	// With a sandbox it stays.
+	out, err := commandLineAt(t, home, "serve").CombinedOutput()
+	if want := fmt.Sprintf("another server, process %d, uses it\nhint: run 'kill %d' first", background, background); err == nil || !strings.Contains(string(out), want) {
+		t.Errorf("beside a server with a sandbox: %v: %s", err, out)
+	}
+	if out, err := commandLineAt(t, home, "rm", "box").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if now := serverPID(t, home); now != background {
+		t.Fatalf("the server is process %d, and was %d", now, background)
+	}
+	s := startService(t, home, nil)
+	if now := serverPID(t, home); now != s.cmd.Process.Pid {
+		t.Errorf("the server is process %d, and not %d", now, s.cmd.Process.Pid)
+	}
+	if want := fmt.Sprintf("sandpit: this server takes the place of the idle one that a command started, process %d\n", background); !strings.Contains(s.log.String(), want) {
+		t.Errorf("it says %s", s.log)
+	}
+	// One that a person has started is not asked.
+	if out, err := commandLineAt(t, home, "serve").CombinedOutput(); err == nil || !strings.Contains(string(out), fmt.Sprintf("another server, process %d, uses it", s.cmd.Process.Pid)) {
+		t.Errorf("beside a server that a person has started: %v: %s", err, out)
+	}
+}
+
+// A server that has a run in progress, which is no sandbox that stays, keeps its place.
+func TestServeBesideARun(t *testing.T) {
+	testkit.NeedFull(t, "it waits for five seconds")
+	needSandboxes(t)
+	t.Parallel() // it waits, mostly
+	home := shortHome(t)
+	t.Cleanup(func() { endServer(t, home) })
+	if out, err := commandLineAt(t, home, "stats").CombinedOutput(); err != nil { // which starts a server
+		t.Fatalf("%v: %s", err, out)
+	}
+	background := serverPID(t, home)
+	run := commandLineAt(t, home, "run", "--", "sh", "-c", "echo ready; read line; echo $line")
+	stdin, err := run.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := run.StdoutPipe()
+	if err == nil {
+		err = run.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewReader(stdout)
+	if line, err := lines.ReadString('\n'); line != "ready\n" {
+		t.Fatalf("it says %q, %v", line, err)
+	}
+	out, err := commandLineAt(t, home, "serve").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), fmt.Sprintf("another server, process %d, uses it", background)) {
+		t.Errorf("beside a server with a run: %v: %s", err, out)
+	}
+	if _, err := stdin.Write([]byte("done\n")); err != nil {
+		t.Error(err)
+	}
+	if line, err := lines.ReadString('\n'); line != "done\n" {
+		t.Errorf("it says %q, %v", line, err)
+	}
+	if err := run.Wait(); err != nil {
+		t.Error(err)
+	}
+	if now := serverPID(t, home); now != background {
+		t.Errorf("the server is process %d, and was %d", now, background)
 	}
 }

@@ -80,7 +80,7 @@ func serve(ctx context.Context, app *cli.App, opt cli.ServeOptions) error {
 	err = server.Run(ctx, server.Options{
 		Home: opt.Home, Settings: settings,
 		Driver: newDriver(opt.Home), Images: openImages(opt.Home), Version: version,
-		Background: opt.Background, RemoveOrphans: opt.RemoveOrphans, Lookup: app.Lookup, Reload: opt.Reload,
+		Background: opt.Background, RemoveOrphans: opt.RemoveOrphans, Lookup: app.Lookup, Reload: opt.Reload, Leave: opt.Leave,
 		Network: networks, Way: way, Dialects: dialects(),
 		Acquire: image.AcquireOptions{Proxy: settings.Upstream.Proxy, NoProxy: settings.Upstream.NoProxy, CABundle: settings.Upstream.CABundle},
 		Say:     func(text string) { app.Note("%s", text) },

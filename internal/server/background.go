@@ -114,6 +114,44 @@ func (b Background) Left() bool {
 	return err == nil && len(left) > 0
 }
 
+// A server in the background leaves its place to one that a person or a service manager starts, if it is
+// idle. That one asks it by LeaveSignal, which servers of earlier versions ignore, as they ignore any
+// change of a terminal's size. Only the server itself knows whether it is idle.
+const LeaveSignal = syscall.SIGWINCH
+
+// leaveTime is how long a server that is not idle may take to become so, as with the end of a command.
+const leaveTime = 5 * time.Second
+
+// predecessor is a server in the background that is asked to leave.
+type predecessor struct {
+	pid   int // 0: none was asked
+	since time.Time
+}
+
+// leaves asks the process that has the state to leave. It reports false if that is certain not to, since
+// it is not a server in the background, or has sandboxes.
+func (p *predecessor) leaves(b Background, holder int) bool {
+	if holder <= 0 {
+		return p.pid > 0 // another one is about to begin
+	}
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", holder))
+	switch {
+	case err != nil: // it has just ended
+		return p.pid > 0
+	case !strings.HasSuffix(string(line), "\x00serve\x00--background\x00"), p.pid == 0 && b.Left():
+		return false
+	}
+	if p.pid == 0 {
+		p.since = time.Now()
+	}
+	p.pid = holder
+	_ = syscall.Kill(holder, LeaveSignal) // one that has just ended needs none
+	return true
+}
+
+// late reports whether the one that was asked has had the time to leave.
+func (p *predecessor) late() bool { return time.Since(p.since) > leaveTime }
+
 // flock takes a lock, and gives up when ctx ends.
 func flock(ctx context.Context, f *os.File) error {
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {

@@ -77,6 +77,22 @@ func (s *server) leaveWhenIdle(ctx context.Context, leave context.CancelCauseFun
 	}
 }
 
+// leaveWhenAsked ends the server at a request, if it has no sandbox and no request in progress.
+func (s *server) leaveWhenAsked(ctx context.Context, leave context.CancelCauseFunc) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.opt.Leave:
+		}
+		if s.idle.idle(time.Time{}) > 0 && s.engine.Live()+s.runs.engine.Live() == 0 {
+			s.opt.Log.Info("exiting: another server takes the place of this one, which is idle")
+			leave(errIdle)
+			return
+		}
+	}
+}
+
 // machineMemory returns the memory of this machine in bytes, or the default limit of one
 // sandbox if it is unknown.
 func machineMemory() int64 {

@@ -91,6 +91,9 @@ type Options struct {
 	// Reload receives a value for each request to read the policies again.
 	Reload <-chan struct{}
 
+	// Leave receives a value for each request to end if the server is idle, see takePlace.
+	Leave <-chan struct{}
+
 	// Patience says how long to wait for operations that may hang.
 	Patience engine.Patience
 
@@ -240,19 +243,30 @@ const stuckTime = 10*time.Second + 6*partTime
 
 // openState opens the state. A server in the background is started when none
 // answers; if the state is in use, it is of one that is about to end, whose
-// place it takes.
+// place it takes. Another server takes the place of an idle one in the background.
 func (s *server) openState(ctx context.Context) (err error) {
 	openWith := state.Open
 	if s.opt.Settings.SecretKey == KeyInKeyring {
 		openWith = state.OpenWithKeyring
 	}
+	dir := filepath.Join(s.opt.Home, stateDir)
+	var asked predecessor
 	for until := time.Now().Add(ending); ; {
-		s.state, err = openWith(ctx, filepath.Join(s.opt.Home, stateDir))
-		if !s.opt.Background || !errors.Is(err, state.ErrInUse) || time.Now().After(until) {
+		s.state, err = openWith(ctx, dir)
+		if err == nil && asked.pid > 0 {
+			s.opt.Say(fmt.Sprintf("this server takes the place of the idle one that a command started, process %d", asked.pid))
+		}
+		if !errors.Is(err, state.ErrInUse) || time.Now().After(until) {
 			return err
 		}
-		if answers, _ := (Background{Home: s.opt.Home}).Answers(ctx); answers {
-			return err // it was about to begin
+		background := Background{Home: s.opt.Home}
+		if !s.opt.Background && !asked.leaves(background, state.Holder(dir)) {
+			return err
+		}
+		if s.opt.Background || asked.late() {
+			if answers, _ := background.Answers(ctx); answers {
+				return err // it was about to begin, or is not idle
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -608,6 +622,7 @@ func (s *server) serve(ctx context.Context) error {
 	go s.upkeep(ctx)
 	s.found.renewer.start()
 	go s.reload(ctx)
+	go s.leaveWhenAsked(ctx, cancel)
 	if s.opt.Settings.IdleExit > 0 {
 		go s.leaveWhenIdle(ctx, cancel)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -64,6 +65,16 @@ func holder(f *os.File) int {
 		return 0
 	}
 	return pid
+}
+
+// Holder returns the process that uses the state in a directory, as far as its lock says, or 0.
+func Holder(dir string) int {
+	f, err := os.Open(filepath.Join(dir, fileLock))
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	return holder(f)
 }
 
 // isDead reports whether a process is known to have ended.

@@ -18,7 +18,8 @@ directory, which only its own user may use, and on the addresses given with --li
 
 You do not have to start a server for yourself: a command that needs one starts it. This
 command is for a server of a machine or a team, under systemd (see deploy/systemd; socket
-activation and sd_notify are supported) or in a container.
+activation and sd_notify are supported) or in a container. It takes the place of a server
+that a command started, if that has no sandboxes and no requests in progress.
 
 Over TCP every caller needs a key (sandpit key create). If a server listens on TCP and has
 no key, it creates the first one and shows it once. Without a certificate the server
@@ -108,7 +109,10 @@ func (a *tree) serveCommand() *cobra.Command {
 		}
 		ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 		defer stop()
-		opt.Reload = reloads(ctx)
+		opt.Reload = demands(ctx, syscall.SIGHUP)
+		if opt.Background {
+			opt.Leave = demands(ctx, syscall.SIGWINCH) // server.LeaveSignal
+		}
 		return a.Serve(ctx, opt)
 	}
 	return at(cmd, placeHere)
@@ -131,10 +135,10 @@ func (f listenFlag) String() string { return "" }
 // Type is the name of the value in help.
 func (f listenFlag) Type() string { return "ADDRESS" }
 
-// reloads has a value for each SIGHUP, which does not end the program.
-func reloads(ctx context.Context) <-chan struct{} {
+// demands has a value for each signal, which does not end the program.
+func demands(ctx context.Context, sig os.Signal) <-chan struct{} {
 	signals, demands := make(chan os.Signal, 1), make(chan struct{}, 1)
-	signal.Notify(signals, syscall.SIGHUP)
+	signal.Notify(signals, sig)
 	go func() {
 		defer signal.Stop(signals)
 		for {
