@@ -114,9 +114,8 @@ func (b Background) Left() bool {
 	return err == nil && len(left) > 0
 }
 
-// A server in the background leaves its place to one that a person or a service manager starts, if it is
-// idle. That one asks it by LeaveSignal, which servers of earlier versions ignore, as they ignore any
-// change of a terminal's size. Only the server itself knows whether it is idle.
+// LeaveSignal asks a server in the background to leave its place to one that a person or a service manager
+// starts, if it is idle, which only it knows. Servers of earlier versions ignore it.
 const LeaveSignal = syscall.SIGWINCH
 
 // leaveTime is how long a server that is not idle may take to become so, as with the end of a command.

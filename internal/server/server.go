@@ -91,7 +91,7 @@ type Options struct {
 	// Reload receives a value for each request to read the policies again.
 	Reload <-chan struct{}
 
-	// Leave receives a value for each request to end if the server is idle, see takePlace.
+	// Leave receives a value for each request to end if the server is idle. See LeaveSignal.
 	Leave <-chan struct{}
 
 	// Patience says how long to wait for operations that may hang.
