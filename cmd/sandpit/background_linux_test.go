@@ -6,6 +6,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
@@ -62,10 +63,7 @@ func TestServeTakesTheIdlePlace(t *testing.T) {
 	}
 	background := serverPID(t, home)
 	// With a sandbox it stays.
-	out, err := commandLineAt(t, home, "serve").CombinedOutput()
-	if want := fmt.Sprintf("another server, process %d, uses it\nhint: run 'kill %d' first", background, background); err == nil || !strings.Contains(string(out), want) {
-		t.Errorf("beside a server with a sandbox: %v: %s", err, out)
-	}
+	refuses(t, home, background)
 	if out, err := commandLineAt(t, home, "rm", "box").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -80,8 +78,22 @@ func TestServeTakesTheIdlePlace(t *testing.T) {
 		t.Errorf("it says %s", s.log)
 	}
 	// One that a person has started is not asked.
-	if out, err := commandLineAt(t, home, "serve").CombinedOutput(); err == nil || !strings.Contains(string(out), fmt.Sprintf("another server, process %d, uses it", s.cmd.Process.Pid)) {
-		t.Errorf("beside a server that a person has started: %v: %s", err, out)
+	refuses(t, home, s.cmd.Process.Pid)
+}
+
+// refuses reports an error unless a server that a person starts is refused beside the present one.
+func refuses(t *testing.T, home string, pid int) {
+	t.Helper()
+	cmd := commandLineAt(t, home, "serve")
+	log := new(testkit.Buffer)
+	cmd.Stderr = log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer time.AfterFunc(patience, func() { _ = cmd.Process.Kill() }).Stop() // one that is not refused goes on
+	err := cmd.Wait()
+	if want := fmt.Sprintf("another server, process %d, uses it\nhint: run 'kill %d' first", pid, pid); err == nil || !strings.Contains(log.String(), want) {
+		t.Errorf("a second server: %v: %s", err, log)
 	}
 }
 
@@ -112,10 +124,7 @@ func TestServeBesideARun(t *testing.T) {
 	if line, err := lines.ReadString('\n'); line != "ready\n" {
 		t.Fatalf("it says %q, %v", line, err)
 	}
-	out, err := commandLineAt(t, home, "serve").CombinedOutput()
-	if err == nil || !strings.Contains(string(out), fmt.Sprintf("another server, process %d, uses it", background)) {
-		t.Errorf("beside a server with a run: %v: %s", err, out)
-	}
+	refuses(t, home, background)
 	if _, err := stdin.Write([]byte("done\n")); err != nil {
 		t.Error(err)
 	}
