@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
@@ -61,6 +62,32 @@ func TestE2BTransfers(t *testing.T) {
 	}
 	call(404, "", "GET", "/files?path=a", "", mine...)
 	compose(400, `{"code":400,`, `{"source_paths":["new/c"],"destination":"/home/user/new/c"}`, mine...)
+
+	// A source is not the destination by any path: through links to its directory or to itself. Others are removed.
+	guest := s.with(key)
+	defer guest.Close()
+	sb, err := guest.Get(t.Context(), box.SandboxID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := sandpit.Run(t.Context(), sb, sandpit.Command{Argv: []string{"sh", "-ec", "mkdir real && ln -s real link && echo -n A >real/a && echo -n B >real/b && ln -s link/a one && ln real/b hard"}, Dir: "/tmp", User: "user"}); err != nil || !out.Success() {
+		t.Fatal(out, err)
+	}
+	for destination, status := range map[string]int{"/tmp/real/a": 400, "/tmp/link/../link/a": 400, "/tmp/one": 400, "/proc/self/root/tmp/link/a": 400} {
+		compose(status, `{"code":400,`, `{"source_paths":["/tmp/link/a","/tmp/link/b"],"destination":"`+destination+`"}`, mine...)
+		compose(status, `{"code":400,`, `{"source_paths":["/tmp/link/b","/tmp/one"],"destination":"`+destination+`"}`, mine...)
+	}
+	for name, want := range map[string]string{"real/a": "A", "real/b": "B", "one": "A"} {
+		if got := call(200, "", "GET", "/files?path=/tmp/"+name, "", mine...); got != want {
+			t.Errorf("after that %s is %q", name, got)
+		}
+	}
+	compose(200, `"name":"hard"`, `{"source_paths":["/tmp/link/a","/tmp/real/b"],"destination":"/tmp/hard"}`, mine...)
+	if got := call(200, "", "GET", "/files?path=/tmp/hard", "", mine...); got != "AB" {
+		t.Errorf("what had another name of a source is %q", got)
+	}
+	call(404, "", "GET", "/files?path=/tmp/real/a", "", mine...)
+	call(404, "", "GET", "/files?path=/tmp/real/b", "", mine...)
 
 	call(507, `{"code":507,`, "POST", "/files?path=large", strings.Repeat("x", 24<<20), octets...)
 	call(404, "", "GET", "/files?path=large", "", mine...)

@@ -10,6 +10,7 @@ import (
 	"path"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
@@ -19,7 +20,7 @@ const composePath = filesPath + "/compose"
 // maxSources bounds the files of which one is composed.
 const maxSources = 1000
 
-// composeFile makes one file of several, which it removes, in their order. If it fails, nothing has changed, but that
+// composeFile makes one file of several, in their order, and removes those. None of them may be the new file, by whatever path. If it fails, nothing has changed, but that
 // some of them may be removed already.
 func composeFile(c *call) error {
 	var in struct {
@@ -47,14 +48,24 @@ func composeFile(c *call) error {
 		return err
 	}
 	to := f.absolute(inside(in.Destination))
-	for _, name := range in.Sources {
-		i, err := f.Stat(c.Ctx, inside(name))
+	target, err := dialect.RealPath(c.Ctx, f, to)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // if its directory is missing, it is not a source
+		return err
+	}
+	for i, name := range in.Sources {
+		name = f.absolute(inside(name))
+		info, err := f.Stat(c.Ctx, name)
+		if err != nil {
+			return err
+		}
+		leads, err := dialect.RealPath(c.Ctx, f, name)
 		switch {
 		case err != nil:
 			return err
-		case !i.Mode.IsRegular() || f.absolute(inside(name)) == to:
-			return gate.Invalid(fmt.Sprintf("%.200q is not a regular file, or is the destination", name), "")
+		case !info.Mode.IsRegular() || leads == target:
+			return gate.Invalid(fmt.Sprintf("%.200q is not a regular file, or is the destination", in.Sources[i]), "")
 		}
+		in.Sources[i] = name
 	}
 	all := &sources{ctx: c.Ctx, files: f, names: in.Sources}
 	defer all.close()
@@ -62,7 +73,7 @@ func composeFile(c *call) error {
 		return err
 	}
 	for _, name := range in.Sources {
-		if err := f.Remove(c.Ctx, inside(name), false); err != nil && !errors.Is(err, fs.ErrNotExist) { // it may be named twice
+		if err := f.Remove(c.Ctx, name, false); err != nil && !errors.Is(err, fs.ErrNotExist) { // it may be named twice
 			return err
 		}
 	}
@@ -73,7 +84,7 @@ func composeFile(c *call) error {
 type sources struct {
 	ctx   context.Context
 	files place
-	names []string // of those that were not opened yet
+	names []string // absolute, of those that were not opened yet
 	open  io.ReadCloser
 }
 
@@ -85,7 +96,7 @@ func (s *sources) Read(b []byte) (int, error) {
 				return 0, io.EOF
 			}
 			var err error
-			if s.open, err = s.files.Open(s.ctx, inside(s.names[0]), 0, -1); err != nil {
+			if s.open, err = s.files.Open(s.ctx, s.names[0], 0, -1); err != nil {
 				return 0, err
 			}
 			s.names = s.names[1:]

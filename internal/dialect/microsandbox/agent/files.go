@@ -8,13 +8,13 @@ import (
 	"io/fs"
 	"math"
 	"path"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/fxamacker/cbor/v2"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/notation"
@@ -213,52 +213,19 @@ func stat(ctx context.Context, op *operation, in *filesArgs) (any, error) {
 	return entryOf(in.Path, i), nil
 }
 
-// maxLinks is the number of symbolic links that are followed (path_resolution(7)).
-const maxLinks = 40
-
 var errLoop = gate.Invalid("Too many levels of symbolic links (os error 40)", "")
 
 // realPath resolves a path. The last element may be missing.
 func realPath(ctx context.Context, op *operation, in *filesArgs) (any, error) {
-	f, at := op.as(nil), "/"
-	rest := strings.Split(absolute(in.Path), "/")
-	for links := 0; len(rest) > 0; {
-		element := rest[0]
-		rest = rest[1:]
-		switch element {
-		case "", ".":
-			continue
-		case "..": // at has no links
-			at = path.Dir(at)
-			continue
-		}
-		next := path.Join(at, element)
-		i, err := f.Lstat(ctx, next)
-		switch {
-		case errors.Is(err, fs.ErrNotExist) && strings.Trim(strings.Join(rest, "/"), "/") == "":
-			return next, nil
-		case err != nil:
-			return nil, err
-		case i.Mode&fs.ModeSymlink == 0:
-			at = next
-			continue
-		}
-		if links++; links > maxLinks {
-			return nil, errLoop
-		}
-		if path.IsAbs(i.Target) {
-			at = "/"
-		}
-		rest = append(strings.Split(i.Target, "/"), rest...)
-		if len(rest) > maxElements {
-			return nil, errLoop
-		}
+	found, err := dialect.RealPath(ctx, op.as(nil), absolute(in.Path))
+	switch {
+	case errors.Is(err, dialect.ErrLinks):
+		return nil, errLoop
+	case err != nil:
+		return nil, err
 	}
-	return at, nil
+	return found, nil
 }
-
-// maxElements bounds the elements of a path that is being resolved.
-const maxElements = 4096
 
 // maxEntries bounds the entries of a list, and entryCost is the memory that each takes besides its path.
 const (
