@@ -52,7 +52,7 @@ type Command struct {
 	Stdout, Stderr io.Writer
 
 	// Timeout is the time after the start at which the process and all its
-	// descendants are killed, including daemons. 0: only Limits.Life applies.
+	// descendants are killed, including daemons. 0: as long as the sandbox lives.
 	Timeout time.Duration
 
 	// OutputLimit replaces Limits.Output if it is positive and smaller.

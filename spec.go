@@ -109,7 +109,7 @@ type Limits struct {
 	Files  int64         // inodes in the sandbox's own file system
 	NoFile int64         // open file descriptors per process
 	Output int64         // bytes of output per process, both streams together; the rest is counted and dropped
-	Life   time.Duration // lifetime of the sandbox, and the maximum running time of a process
+	Life   time.Duration // lifetime of the sandbox, and with it of its processes
 }
 
 // The minimum limits, with which the guest, a shell and one program can run.

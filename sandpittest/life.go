@@ -258,15 +258,33 @@ func testLifePauses(t *testing.T, e *env) {
 	probe := e.sandbox(t, sandpit.Spec{})
 	e.pause(t, probe)
 	sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Life: time.Second}, OnExpiry: sandpit.ExpiryPause})
+	sleeper := start(t, sb, sandpit.Command{Argv: []string{"sleep", "1000"}, Background: true})
 	state(t, sb, sandpit.StatePaused)
 	put(t, sb, "/tmp/f", "x") // the next request makes it go on
+	lives(t, sb, sleeper)
+}
+
+// lives checks that a process runs.
+func lives(t *testing.T, sb sandpit.Sandbox, p sandpit.Process) {
+	t.Helper()
+	all, err := sb.Processes(guarded(t))
+	must(t, err)
+	i := slices.IndexFunc(all, func(info sandpit.ProcessInfo) bool { return info.ID == p.ID() })
+	if i < 0 || all[i].Result != nil {
+		t.Errorf("the process has ended: %+v", all)
+	}
 }
 
 func testSetLifetime(t *testing.T, e *env) {
 	life := 2 * time.Second
+	var sleeper sandpit.Process
 	sb := patiently(t, &life, func() (sandpit.Sandbox, bool) {
 		sb := e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Life: life}})
-		err := sb.SetLifetime(t.Context(), sandpit.Lifetime{Life: time.Hour, Idle: 30 * time.Minute, OnExpiry: sandpit.ExpiryStop})
+		var err error
+		if sleeper, err = sb.Start(guarded(t), sandpit.Command{Argv: []string{"sleep", "1000"}, Background: true}); err != nil {
+			return sb, false
+		}
+		err = sb.SetLifetime(t.Context(), sandpit.Lifetime{Life: time.Hour, Idle: 30 * time.Minute, OnExpiry: sandpit.ExpiryStop})
 		if err != nil && !errors.Is(err, sandpit.ErrClosed) && !errors.Is(err, sandpit.ErrState) {
 			t.Error(err)
 		}
@@ -286,6 +304,7 @@ func testSetLifetime(t *testing.T, e *env) {
 	if got := shell(t, sb, "echo alive"); got != "alive" {
 		t.Errorf("got %q", got)
 	}
+	lives(t, sb, sleeper) // what was started before, too
 	must(t, sb.SetLifetime(t.Context(), sandpit.Lifetime{Life: 100 * time.Millisecond, OnExpiry: sandpit.ExpiryRemove}))
 	eventually(t, "the sandbox is gone", func() bool {
 		_, err := sb.Info(t.Context())

@@ -453,11 +453,11 @@ func (a *App) explainTime(c bounded, life time.Duration, result sandpit.Result) 
 	case c.timeout > 0 && result.Wall >= c.timeout:
 		a.Note("killed: timeout of %s exceeded; raise it with --timeout", notation.FormatDuration(c.timeout))
 	case c.timeout == 0 && c.found:
-		a.Note("killed: its timeout has ended, or the time of %s that a command has in this sandbox", notation.FormatDuration(life))
+		a.Note("killed: its timeout has ended, or the lifetime of the sandbox")
 	case c.stays == "":
 		a.Note("killed: the sandbox's lifetime of %s has ended; raise it with --timeout", notation.FormatDuration(life))
 	default:
-		a.Note("killed: a command in this sandbox runs at most %s; create a sandbox with a larger --life", notation.FormatDuration(life))
+		a.Note("killed: the lifetime of the sandbox has ended, and it is removed; 'sandpit extend' makes one longer")
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -251,6 +252,9 @@ func (h *broadcaster) end(res sandpit.Result, err error) {
 		if err != nil {
 			err = s.explain(err)
 		} else {
+			if res.Signal == int(syscall.SIGKILL) && s.outlived() {
+				res.TimedOut, res.ExitCode = true, 124 // as with a timeout of its own
+			}
 			kills, refused, answered := s.counts()
 			if res.ExitCode != 0 {
 				res.OOMKilled = kills > h.oomKills && !res.TimedOut

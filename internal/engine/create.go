@@ -380,7 +380,7 @@ func (s *Sandbox) plan(spec sandpit.Spec, limits sandpit.Limits, enforce feature
 	}
 	config := client.Config{
 		User: who.text, Dir: dir, Env: slices.Concat(root.Config.Env, spec.Env),
-		Output: limits.Output, NoFile: limits.NoFile, Life: limits.Life,
+		Output: limits.Output, NoFile: limits.NoFile,
 		RootCaps: spawn.RootCapabilities, OOMScoreAdj: oomScoreAdj, Sudo: spec.RootInside,
 	}
 	return plan, config, nil

@@ -118,7 +118,7 @@ func asHeld(plan driver.Plan, config client.Config, id string) (driver.Plan, cli
 	plan.ID, plan.Name, plan.Hostname = id, id, hostnameFor(id)
 	plan.Root.Files = slices.Clone(plan.Root.Files)
 	copy(plan.Root.Files, rootFiles(plan.Hostname))
-	plan.Limits.Life, config.Life = 0, 0
+	plan.Limits.Life = 0
 	plan.Enforce = maps.Clone(plan.Enforce)
 	delete(plan.Enforce, feature.Egress)
 	delete(plan.Enforce, feature.Ping)

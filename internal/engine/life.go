@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// lifeGrace is the time between the end of the lifetime and the expiry. The guest ends
-	// the processes at the end of the lifetime, and their results must arrive.
+	// lifeGrace is the time between the end of the lifetime, when the processes are killed, and
+	// the removal: their results must arrive.
 	lifeGrace = 2 * time.Second
 
 	// guestGrace is how much longer the guest lets a sandbox live than the engine does. It
@@ -40,7 +40,10 @@ func (s *Sandbox) arm() {
 	if s.removing || s.left || s.state == sandpit.StateStopped || s.deadline.IsZero() || s.expired {
 		return
 	}
-	next := time.Until(s.deadline) + lifeGrace
+	next := time.Until(s.deadline)
+	if s.timeUp = s.timeUp && next <= 0; s.timeUp {
+		next += lifeGrace
+	}
 	if s.idles() {
 		left := s.idleLeft()
 		if s.network != nil { // whose traffic is looked at in time
@@ -77,7 +80,11 @@ func (s *Sandbox) expire() {
 	reason := ""
 	switch {
 	case s.removing || s.left || s.expired || s.state == sandpit.StateStopped:
-	case time.Until(s.deadline)+lifeGrace <= 0:
+	case time.Until(s.deadline) <= 0 && !s.timeUp && s.onExpiry == sandpit.ExpiryRemove && s.state == sandpit.StateRunning:
+		s.timeUp = true
+		s.arm()
+		go s.killAll()
+	case time.Until(s.deadline) <= 0 && !s.timeUp, time.Until(s.deadline)+lifeGrace <= 0:
 		reason = "life"
 	case s.idles() && s.idleLeft() <= 0:
 		reason = "idle"
@@ -105,6 +112,20 @@ func (s *Sandbox) expire() {
 		}
 		s.mu.Unlock()
 	}
+}
+
+// killAll kills all processes of a sandbox that is about to be removed.
+func (s *Sandbox) killAll() {
+	ctx, cancel := context.WithTimeout(context.Background(), lifeGrace)
+	defer cancel()
+	_ = s.endAll(ctx, 0) // what can't be killed is removed with the sandbox
+}
+
+// outlived reports whether the lifetime is over, so that a process that was killed has died of it.
+func (s *Sandbox) outlived() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.timeUp
 }
 
 // halt stops or pauses a sandbox that has expired. If its guest is silent, it is frozen,

@@ -91,6 +91,7 @@ type Sandbox struct {
 	active       int             // calls, streams and waiters that keep it from being idle
 	maxLife      time.Duration   // the policy's maximum lifetime when it was made; 0: no bound
 	timer        *time.Timer     // of the lifetime and of idleness
+	timeUp       bool            // the lifetime is over, the processes are killed, and the removal follows
 	renewed      time.Time       // when the guest was told last how long it may live
 	broadcasters []*broadcaster  // oldest first
 	cleared      bool            // broadcasters are no longer kept
