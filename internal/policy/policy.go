@@ -145,7 +145,7 @@ func limits() [8]limit {
 			func(into, from *sandpit.Limits) { into.Output = from.Output },
 		},
 		{
-			feature.Life, "lifetime", "--timeout", "maximum lifetime of a sandbox, and running time of a command",
+			feature.Life, "lifetime", "--timeout", "lifetime of a sandbox, and so of its commands",
 			float64(maxLife), func(f float64) string { return notation.FormatDuration(time.Duration(f)) },
 			func(l *sandpit.Limits) float64 { return float64(l.Life) },
 			func(into, from *sandpit.Limits) { into.Life = from.Life },
