@@ -30,9 +30,23 @@ func (c *Call) Hold(kind int, n int64) error {
 	l := &c.gate.limiter
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return c.hold(kind, n)
+}
+
+// HoldMore is Hold with more bytes than now, or fewer if more is negative.
+func (c *Call) HoldMore(kind int, more int64) error {
+	l := &c.gate.limiter
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return c.hold(kind, c.held[kind]+more)
+}
+
+// hold is Hold while the limiter is locked.
+func (c *Call) hold(kind int, n int64) error {
 	if c.released {
 		return ErrClientGone
 	}
+	l := &c.gate.limiter
 	u := l.of(c.Caller)
 	more := n - c.held[kind]
 	for in := u; in != nil; in = in.within {

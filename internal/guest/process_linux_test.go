@@ -984,8 +984,9 @@ func TestPID1(t *testing.T) {
 	})
 	t.Run("the memory of the guest", func(t *testing.T) {
 		// Its threads, and the helper of a process, which shares its memory.
-		p, l := begin(t, c, sandpit.Command{Script: "echo $PPID; ls /proc/1/task; echo end; read x", Stdin: true})
+		p, l := begin(t, c, sandpit.Command{Script: "echo $$; echo $PPID; ls /proc/1/task; echo end; read x", Stdin: true})
 		defer p.Stdin().Close()
+		command := "/proc/" + l.next(t)
 		paths := []string{"/proc/1/mem", "/proc/self/mem", "/proc/self/environ", "/proc/thread-self/maps"}
 		for id := l.next(t); id != "end"; id = l.next(t) {
 			paths = append(paths, "/proc/"+id+"/mem", "/proc/"+id+"/maps")
@@ -994,6 +995,15 @@ func TestPID1(t *testing.T) {
 			if _, err := c.Files().Open(t.Context(), path, 0, 100); !errors.Is(err, os.ErrPermission) {
 				t.Errorf("%s: got %v, want a refusal", path, err)
 			}
+		}
+		// Nor that of a command, which it shared until it ran its program. The rest of a command is not the guest's.
+		if _, err := c.Files().Write(t.Context(), command+"/mem", strings.NewReader("x"), sandpit.WriteOptions{InPlace: true, Offset: 1 << 20}); !errors.Is(err, os.ErrPermission) {
+			t.Errorf("writing %s/mem: got %v, want a refusal", command, err)
+		}
+		if r, err := c.Files().Open(t.Context(), command+"/status", 0, 100); err != nil {
+			t.Errorf("%s/status: %v", command, err)
+		} else {
+			r.Close()
 		}
 		for _, user := range []string{"", "12345"} {
 			_, out, _ := run(t, c, sandpit.Command{Script: "cat /proc/1/environ /proc/1/mem /proc/1/maps 2>/dev/null | wc -c; ls /proc/1/fd 2>/dev/null | wc -l", User: user})

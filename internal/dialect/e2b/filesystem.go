@@ -42,6 +42,8 @@ type place struct {
 	root          sandpit.Files // with those of root; nil if the user is root, or the sandbox has none
 	home          string        // where relative paths begin
 	base          string        // not empty: the sandbox must be told that, with an absolute path
+
+	hold func(more int64) error // holds memory of the server for Write; negative: releases it
 }
 
 // files returns the files of the sandbox with the rights of a user; "" is the sandbox's own.
@@ -50,7 +52,9 @@ func (c *call) files(user string) (place, error) {
 	if err != nil {
 		return place{}, err
 	}
-	return filesOf(sb, user), nil
+	f := filesOf(sb, user)
+	f.hold = func(more int64) error { return c.HoldMore(gate.InMemory, more) }
+	return f, nil
 }
 
 // inside returns a path as the sandbox takes it: "~" is where relative paths begin.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // E2B's agent is root, and gives what it makes to the user whom a request names. So what the rights of that user do not suffice for
@@ -157,9 +158,13 @@ func (f place) Write(ctx context.Context, p string, r io.Reader, opt sandpit.Wri
 	if f.root == nil {
 		return f.Files.Write(ctx, f.at(p), r, opt)
 	}
-	first := &replay{r: r}
+	first := &replay{r: r, hold: f.hold}
+	defer first.free()
 	n, err := f.Files.Write(ctx, f.at(p), first, opt)
-	if !f.denied(err) || first.lost {
+	switch {
+	case first.err != nil:
+		return n, first.err
+	case !f.denied(err) || first.lost:
 		return n, err
 	}
 	give, err := f.giver(ctx)
@@ -176,25 +181,44 @@ func (f place) Write(ctx context.Context, p string, r io.Reader, opt sandpit.Wri
 	return n, give(p)
 }
 
-// maxReplay bounds what is kept of content until the sandbox has opened its file. It takes less before that: the guest's
-// window, and what a client reads ahead.
-const maxReplay = 1 << 20
+// guestWindow is what a sandbox is sent of content before it has opened the file (wire.GuestWindow).
+const guestWindow = 256 << 10
 
-// replay remembers what was read at first.
+// replay remembers the content that was read while it is not known that the sandbox has opened its file. That is so until more than
+// the guest's first window was sent: the guest gives more only after it has opened the file.
 type replay struct {
 	r    io.Reader
+	hold func(more int64) error // holds memory; negative: releases it
 	read []byte
-	lost bool // there was more
+	held int64
+	lost bool  // the file was opened: the content is not kept any more
+	err  error // of hold
 }
 
+// Read reads content. All of it that was read by earlier calls has been sent.
 func (p *replay) Read(b []byte) (int, error) {
+	if len(p.read) > guestWindow {
+		p.lost = true
+		p.free()
+	}
 	n, err := p.r.Read(b)
-	if p.lost = p.lost || len(p.read)+n > maxReplay; p.lost {
-		p.read = nil
-	} else {
-		p.read = append(p.read, b[:n]...)
+	if p.lost {
+		return n, err
+	}
+	p.read = append(p.read, b[:n]...)
+	if more := gate.HeldByte*int64(len(p.read)) - p.held; len(p.read) > gate.FreeBody && more > 0 {
+		if p.err = p.hold(more); p.err != nil {
+			return 0, p.err
+		}
+		p.held += more
 	}
 	return n, err
+}
+
+// free forgets the content.
+func (p *replay) free() {
+	_ = p.hold(-p.held) // less is never too much
+	p.read, p.held = nil, 0
 }
 
 // giver returns what gives files to the user. Only the sandbox knows the user's ids: a link that the user makes has them.

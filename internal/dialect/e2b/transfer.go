@@ -180,18 +180,16 @@ func writeFiles(c *call) error {
 		return &gate.Refusal{Code: errcode.UnsupportedMedia, Message: fmt.Sprintf("the Content-Encoding %.40q is not supported", coding), Hint: "use gzip"}
 	}
 	out := []written{}
-	held := int64(0)
 	write := func(p string, r io.Reader) error {
 		if p == "" {
 			return gate.Invalid("a file has no path", "name it in the query, or as the file name of its part")
 		}
+		held := int64(0)
 		for key, value := range metadata { // which the answer repeats for each file
 			held += int64(len(key) + len(value))
 		}
-		if held > 0 {
-			if err := c.Hold(gate.InMemory, held); err != nil {
-				return err
-			}
+		if err := c.HoldMore(gate.InMemory, held); err != nil {
+			return err
 		}
 		src := &source{r: r}
 		if _, err := f.Write(c.Ctx, inside(p), src, sandpit.WriteOptions{Parents: true, Attrs: attrsOf(metadata)}); err != nil {

@@ -50,7 +50,9 @@ func openRegularAt(dir int, path string, flags int, mode uint32) (fd int, st uni
 
 // refuseOwn refuses files of /proc that show the guest itself, such as
 // /proc/self/mem: to the kernel it is the guest that opens them. Its threads
-// have numbers there too, and the helpers of processes share its memory.
+// have numbers there too, and the helpers of processes share its memory. Only a
+// process that is known to be another one is not the guest: one that has ended
+// since may have been a thread of the guest, whose memory stays open.
 func refuseOwn(fd int) error {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil {
@@ -64,13 +66,21 @@ func refuseOwn(fd int) error {
 		return err
 	}
 	// Where it is mounted does not matter: a number as an element of the path does.
+	dir, name := splitPath(path)
+	// The memory is refused whoever's it is now: a new process has that of the guest until it runs its program.
+	if name == "mem" || strings.HasSuffix(name, " (deleted)") {
+		return unix.EACCES
+	}
 	own := unix.Getpid()
-	for element := range strings.SplitSeq(path, "/") {
+	for element := range strings.SplitSeq(dir, "/") {
 		n, err := strconv.Atoi(element)
 		if err != nil || n <= 0 {
 			continue
 		}
-		if n == own || unix.Tgkill(own, n, 0) == nil || procfs.Parent(n) == own {
+		if n == own || unix.Tgkill(own, n, 0) == nil {
+			return unix.EACCES
+		}
+		if parent := procfs.Parent(n); parent == own || parent == 0 {
 			return unix.EACCES
 		}
 	}

@@ -69,7 +69,7 @@ func (s *Scanner) read() {
 	}
 }
 
-// Parent returns the parent of a process, or 0 if there is no such process.
+// Parent returns the parent of a process, or 0 if there is no such process or its parent is outside of this PID namespace.
 func Parent(pid int) int {
 	fd, err := unix.Open("/proc", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
