@@ -188,6 +188,13 @@ func TestUnmarked(t *testing.T) {
 			}
 		}
 	}
+	// What is not a mark after all is passed on together with what follows.
+	many, calls := bytes.Repeat([]byte{markByte}, 64_000), 0
+	marks := NewUnmarked(identity{tag, "own", bash, socketPrefix + "x"}.command())
+	marks.Take(1, 1, many, func(_ int64, b []byte) { calls++ })
+	if calls != 1 {
+		t.Errorf("%d bytes are passed on in %d pieces", len(many), calls)
+	}
 	// A text without an end hides only so much.
 	u, kept := NewUnmarked(identity{tag, "own", bash, socketPrefix + "x"}.command()), 0
 	for range 4 {

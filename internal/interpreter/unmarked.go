@@ -51,6 +51,27 @@ type unmarked struct {
 const nonceSize = 32
 
 func (u *unmarked) take(at int64, b []byte, pass func(at int64, b []byte)) {
+	// What follows one another in all is passed on together.
+	all, begin := b, at
+	from, to := 0, 0
+	flush := func() {
+		if from < to {
+			pass(begin+int64(from), all[from:to])
+		}
+	}
+	together := func(at int64, b []byte) {
+		i := int(at - begin)
+		if i < 0 { // held since earlier
+			pass(at, b)
+			return
+		}
+		if i != to {
+			flush()
+			from = i
+		}
+		to = i + len(b)
+	}
+	defer flush()
 	for len(b) > 0 {
 		n := 1
 		switch {
@@ -73,7 +94,7 @@ func (u *unmarked) take(at int64, b []byte, pass func(at int64, b []byte)) {
 				n = len(b)
 			}
 			if !u.hidden {
-				pass(at, b[:n])
+				together(at, b[:n])
 			}
 		case len(u.held) <= nonceSize && (b[0] >= '0' && b[0] <= '9' || b[0] >= 'a' && b[0] <= 'f'):
 			u.held = append(u.held, b[0])
@@ -82,7 +103,7 @@ func (u *unmarked) take(at int64, b []byte, pass func(at int64, b []byte)) {
 				u.text = maxMarkText
 			}
 		default:
-			u.release(pass)
+			u.release(together)
 			n = 0 // it may be the begin of another
 		}
 		at, b = at+int64(n), b[n:]

@@ -101,6 +101,8 @@ type copier struct {
 	move bool   // the originals are to be removed: copies keep times, and owners as far as the user may give files away
 	dev  uint64 // with move: the file system of all directories
 	buf  []byte
+
+	entries int // that were begun
 }
 
 // dir copies the directory src to a new one called name in at.
@@ -153,6 +155,7 @@ func (c *copier) entry(src int, name string, dst int, to string, depth int) erro
 	if c.gone() {
 		return conn.ErrGone
 	}
+	c.entries++
 	var st unix.Stat_t
 	if err := unix.Fstatat(src, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		if err == unix.ENOENT {
@@ -253,49 +256,93 @@ func replaceAt(dir int, name string, make func() error) error {
 // copyStep is how much is copied before it is asked whether anybody still wants it.
 const copyStep = 8 << 20
 
-// content copies a file: in the kernel where that is possible.
+// content copies a file, and leaves out its holes.
 func (c *copier) content(out, in int) error {
-	for n := 1; n > 0; {
+	var st unix.Stat_t
+	if err := unix.Fstat(in, &st); err != nil {
+		return err
+	}
+	for at := int64(0); at < st.Size; {
+		data, end := at, st.Size
+		from, err := unix.Seek(in, at, unix.SEEK_DATA)
+		switch {
+		case err == unix.ENXIO: // the rest is a hole
+			data = st.Size
+			if err := unix.Ftruncate(out, st.Size); err != nil {
+				return err
+			}
+		case err == nil:
+			data = min(from, st.Size)
+			if to, err := unix.Seek(in, data, unix.SEEK_HOLE); err == nil && to > data {
+				end = min(to, st.Size)
+			}
+		}
+		for _, fd := range []int{in, out} {
+			if _, err := unix.Seek(fd, data, unix.SEEK_SET); err != nil {
+				return err
+			}
+		}
+		if err := c.data(out, in, end-data); err != nil {
+			return err
+		}
+		at = end
+	}
+	// Files of /proc say that they are empty. Others may have grown.
+	return c.rest(out, in)
+}
+
+// data copies n bytes, or up to the end: in the kernel where that is possible.
+func (c *copier) data(out, in int, n int64) error {
+	for n > 0 {
 		if c.gone() {
 			return conn.ErrGone
 		}
-		var err error
-		n, err = unix.CopyFileRange(in, nil, out, nil, copyStep, 0)
+		copied, err := unix.CopyFileRange(in, nil, out, nil, int(min(n, copyStep)), 0)
 		switch err {
 		case nil:
+			if copied == 0 {
+				return nil
+			}
+			n -= int64(copied)
 		case unix.EINTR:
-			n = 1
 		case unix.EXDEV, unix.EINVAL, unix.ENOSYS, unix.EOPNOTSUPP, unix.EPERM:
-			return c.plain(out, in)
+			return c.through(out, in, n)
 		default:
 			return err
 		}
 	}
-	// Files of /proc say that they are empty, and the kernel copies nothing.
-	return c.plain(out, in)
+	return nil
 }
 
-// plain copies the rest of a file through memory.
-func (c *copier) plain(out, in int) error {
+// through copies n bytes, or up to the end, through memory.
+func (c *copier) through(out, in int, n int64) error {
 	if c.buf == nil {
 		c.buf = make([]byte, 64<<10)
 	}
-	for left := int64(0); ; {
+	for n > 0 {
 		if c.gone() {
 			return conn.ErrGone
 		}
-		n, err := fdio.Read(in, c.buf)
-		if err != nil || n == 0 {
+		read, err := fdio.Read(in, c.buf[:min(n, int64(len(c.buf)))])
+		if err != nil || read == 0 {
 			return err
 		}
-		if left += int64(n); left > maxUnsized {
-			var st unix.Stat_t
-			if err := unix.Fstat(in, &st); err != nil || st.Size < left {
-				return unix.EFBIG // it has no end
-			}
-		}
-		if err := fdio.WriteAll(out, c.buf[:n]); err != nil {
+		if err := fdio.WriteAll(out, c.buf[:read]); err != nil {
 			return err
 		}
+		n -= int64(read)
 	}
+	return nil
+}
+
+// rest copies what follows the size of a file, which is not much.
+func (c *copier) rest(out, in int) error {
+	if err := c.through(out, in, maxUnsized); err != nil {
+		return err
+	}
+	var more [1]byte
+	if n, err := fdio.Read(in, more[:]); err != nil || n == 0 {
+		return err
+	}
+	return unix.EFBIG // it has no end
 }

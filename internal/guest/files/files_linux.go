@@ -3,9 +3,11 @@
 package files
 
 import (
+	"math"
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -287,9 +289,21 @@ func (f *Files) long(s *conn.Stream, path string, do func(path string) (conn.Mes
 // describe fills a message from what stat says.
 func describe(name string, st *unix.Stat_t) wire.File {
 	return wire.File{
-		Name: name, Size: st.Size, Mode: uint64(st.Mode), ModTime: st.Mtim.Nano(),
+		Name: name, Size: st.Size, Mode: uint64(st.Mode), ModTime: nanoseconds(st.Mtim),
 		UID: uint64(st.Uid), GID: uint64(st.Gid),
 	}
+}
+
+// nanoseconds returns a time in nanoseconds since 1970: the nearest that 64 bits can tell, of those before 1678 and after 2261.
+func nanoseconds(t unix.Timespec) int64 {
+	const most = math.MaxInt64 / int64(time.Second)
+	switch sec := int64(t.Sec); {
+	case sec >= most:
+		return math.MaxInt64
+	case sec <= -most:
+		return math.MinInt64
+	}
+	return t.Nano()
 }
 
 // baseName is the last element of a path.

@@ -1,6 +1,8 @@
 package files
 
 import (
+	"math"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit/internal/guest/conn"
@@ -33,7 +35,11 @@ func removeTree(dir int, path string, gone func() bool) error {
 	if path == "/" {
 		return unix.EBUSY
 	}
-	r := &treeRemover{gone: gone, buf: make([]byte, 8<<10)}
+	return (&treeRemover{gone: gone, buf: make([]byte, 8<<10), left: math.MaxInt}).remove(dir, path)
+}
+
+// remove removes path with all that is in it.
+func (r *treeRemover) remove(dir int, path string) error {
 	for {
 		err := remove(dir, path)
 		switch err {
@@ -67,6 +73,7 @@ type treeRemover struct {
 	gone func() bool
 	buf  []byte
 	busy int // rounds that ended with something left
+	left int // how many entries may be removed or entered yet: somebody may be making new ones
 }
 
 // level is a directory on the way down.
@@ -95,6 +102,9 @@ func (r *treeRemover) empty(fd int) error {
 			var st unix.Stat_t
 			if err := unix.Fstat(fd, &st); err != nil {
 				return err
+			}
+			if r.left--; r.left < 0 {
+				return unix.ENOTEMPTY
 			}
 			next, err := openDir(fd, sub, unix.O_NOFOLLOW)
 			switch err {
@@ -173,6 +183,9 @@ func (r *treeRemover) sweep(fd int) (sub string, err error) {
 			var first error
 			fdio.EachEntry(r.buf[:n], func(name []byte, kind byte) bool {
 				err := unlinkEntry(fd, string(name), kind)
+				if r.left--; r.left < 0 {
+					err = unix.EBUSY
+				}
 				switch err {
 				case nil, unix.ENOENT:
 					removed = true

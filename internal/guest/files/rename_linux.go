@@ -73,11 +73,16 @@ func move(from, to string, gone func() bool) error {
 	}
 
 	c := &copier{gone: gone, move: true, dev: uint64(above.Dev)}
-	never := func() bool { return false } // what was begun is undone, or done
 	temp := tempName()
-	if err := c.entry(src, name, dst, temp, 0); err != nil {
-		_ = removeTree(dst, temp, never)
+	undo := func(err error) error {
+		if rerr := c.remove(dst, temp); rerr != nil {
+			parent, _ := splitPath(trimSlashes(to))
+			return wire.Fail(wire.CodeInternal, "moving to another file system failed: "+err.Error()+"; the incomplete copy "+wire.Quote(parent+temp)+" could not be removed: "+rerr.Error()+"; remove it")
+		}
 		return err
+	}
+	if err := c.entry(src, name, dst, temp, 0); err != nil {
+		return undo(err)
 	}
 	// In an image's directory a directory can't be renamed either, and is removed in its place.
 	old := tempName()
@@ -92,16 +97,24 @@ func move(from, to string, gone func() bool) error {
 		}
 	}
 	if err != nil {
-		_ = removeTree(dst, temp, never)
-		return err
+		return undo(err)
 	}
-	if err := removeTree(src, old, never); err != nil {
+	if err := c.remove(src, old); err != nil {
 		if old != name {
 			_ = unix.Renameat2(src, old, src, name, unix.RENAME_NOREPLACE)
 		}
 		return wire.Fail(wire.CodeInternal, "the copy at "+wire.Quote(to)+" is complete, but the original could not be removed: "+err.Error())
 	}
 	return nil
+}
+
+// strangers is how many entries that were not copied are removed with the others.
+const strangers = 10_000
+
+// remove removes the copy, or the original, also if nobody wants that any more. It ends, whatever others make there meanwhile.
+func (c *copier) remove(dir int, name string) error {
+	r := &treeRemover{gone: func() bool { return false }, buf: make([]byte, 8<<10), left: strangers + 4*c.entries}
+	return r.remove(dir, name)
 }
 
 // openParent opens the directory that a path names something in.

@@ -52,7 +52,7 @@ func (p *packer) entry(e *wire.TreeEntry) error {
 }
 
 func treeEntry(kind uint64, rel string, st *unix.Stat_t) *wire.TreeEntry {
-	return &wire.TreeEntry{Kind: kind, Path: rel, Mode: uint64(st.Mode & 0o7777), ModTime: st.Mtim.Nano()}
+	return &wire.TreeEntry{Kind: kind, Path: rel, Mode: uint64(st.Mode & 0o7777), ModTime: nanoseconds(st.Mtim)}
 }
 
 func (p *packer) dir(fd int, rel string, depth int) error {

@@ -1,0 +1,115 @@
+package files
+
+import (
+	"bytes"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestCopyKeepsHoles: a copy has the content and the size of its original, and takes no more room.
+func TestCopyKeepsHoles(t *testing.T) {
+	const size = 1 << 30
+	from, to := filepath.Join(t.TempDir(), "from"), filepath.Join(t.TempDir(), "to")
+	f, err := os.Create(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	block := bytes.Repeat([]byte("x"), 64<<10)
+	for _, at := range []int64{1 << 20, size / 2} {
+		if _, err := f.WriteAt(block, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Truncate(size); err != nil {
+		t.Fatal(err)
+	}
+	if err := copyTree(from, to, false, func() bool { return false }); err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(to, &st); err != nil || st.Size != size || st.Blocks*512 > 8<<20 {
+		t.Errorf("the copy has %d bytes in %d blocks, %v", st.Size, st.Blocks, err)
+	}
+	g, err := os.Open(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	for at, want := range map[int64][]byte{0: make([]byte, len(block)), 1 << 20: block, 1<<20 + int64(len(block)): make([]byte, len(block)), size / 2: block, size - int64(len(block)): make([]byte, len(block))} {
+		got := make([]byte, len(block))
+		if _, err := g.ReadAt(got, at); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("at %d the copy differs, %v", at, err)
+		}
+	}
+}
+
+// TestCopyOfProc: a file that says it is empty is copied as well.
+func TestCopyOfProc(t *testing.T) {
+	to := filepath.Join(t.TempDir(), "to")
+	if err := copyTree("/proc/version", to, false, func() bool { return false }); err != nil {
+		t.Fatal(err)
+	}
+	want, err := os.ReadFile("/proc/version")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(to); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+}
+
+// TestMoveEnds: what a move removes is bounded by what it has copied, whatever others make there meanwhile.
+func TestMoveEnds(t *testing.T) {
+	dir := t.TempDir()
+	dirfd, err := openDir(unix.AT_FDCWD, dir, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(dirfd)
+	fill := func(n int) string {
+		tree := filepath.Join(dir, "tree"+strconv.Itoa(n))
+		for i := range n {
+			if i%100 == 0 {
+				if err := os.MkdirAll(filepath.Join(tree, strconv.Itoa(i/100)), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.WriteFile(filepath.Join(tree, strconv.Itoa(i/100), strconv.Itoa(i)), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return filepath.Base(tree)
+	}
+	if err := (&copier{}).remove(dirfd, fill(strangers+1000)); err != unix.EBUSY && err != unix.ENOTEMPTY {
+		t.Errorf("a tree of others: got %v", err)
+	}
+	if err := (&copier{entries: strangers}).remove(dirfd, fill(strangers+500)); err != nil {
+		t.Errorf("its own tree: got %v", err)
+	}
+}
+
+// TestTimesBeyondRange: times that 64 bits of nanoseconds can't tell do not become others.
+func TestTimesBeyondRange(t *testing.T) {
+	for _, tt := range []struct {
+		at   unix.Timespec
+		want int64
+	}{
+		{unix.Timespec{Sec: 1 << 34}, math.MaxInt64},
+		{unix.Timespec{Sec: math.MaxInt64, Nsec: 999_999_999}, math.MaxInt64},
+		{unix.Timespec{Sec: -1 << 34}, math.MinInt64},
+		{unix.Timespec{Sec: math.MinInt64}, math.MinInt64},
+		{unix.Timespec{Sec: -1, Nsec: 5}, -int64(time.Second) + 5},
+		{unix.Timespec{Sec: 9_000_000_000, Nsec: 5}, 9_000_000_000*int64(time.Second) + 5},
+	} {
+		if got := nanoseconds(tt.at); got != tt.want {
+			t.Errorf("%+v is %d, want %d", tt.at, got, tt.want)
+		}
+	}
+}
