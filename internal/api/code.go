@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -113,10 +114,12 @@ func runCode(c *call) error {
 	stdout, stderr := stream.Output(s)
 	code.Stdout, code.Stderr = opening{s, stdout}, opening{s, stderr}
 	send := func(kind byte, v any) {
-		payload, err := json.Marshal(v)
-		if err == nil {
+		var payload bytes.Buffer
+		encoder := json.NewEncoder(&payload)
+		encoder.SetEscapeHTML(false) // a value must not become longer: see interpreter.costOf
+		if encoder.Encode(v) == nil {
 			s.Open()
-			_ = s.Frame(kind, payload)
+			_ = s.Frame(kind, bytes.TrimSuffix(payload.Bytes(), []byte("\n")))
 		}
 	}
 	code.Waits = func(runs int) { send(v1.FrameWaiting, v1.CodeWaiting{Runs: runs}) }

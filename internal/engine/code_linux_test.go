@@ -187,3 +187,40 @@ func (c closer) Write(b []byte) (int, error) {
 	}
 	return len(b), nil
 }
+
+// Values of the promised size arrive, as far as they can: text and images of almost MaxCodeOutput as JSON. Of larger ones
+// the result says that they are missing.
+func TestLargeValuesArrive(t *testing.T) {
+	sb := create(t, newEngine(t), sandpit.Spec{})
+	testkit.NeedProgram(t, "python3") // and so in the host image
+	for name, c := range map[string]struct {
+		source    string
+		text, png int
+	}{
+		"an image":      {"class P:\n def _repr_png_(self): return b'x' * (5 << 20)\n def __repr__(self): return ''\ndisplay(P())\nP()", 0, 5 << 20},
+		"text":          {"class T:\n def __repr__(self): return '<' * (8_300_000)\ndisplay(T())\nT()", 8_300_000, 0},
+		"too much text": {"class T:\n def __repr__(self): return '<' * (8 << 20)\nT()", -1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []sandpit.CodeOutput
+			res, err := sb.RunCode(t.Context(), sandpit.Code{Source: c.source, Output: func(o sandpit.CodeOutput) { got = append(got, o) }})
+			if err != nil || !res.Success() || res.Truncated != (c.text < 0) {
+				t.Fatalf("%+v, %v", res, err)
+			}
+			if c.text < 0 {
+				if len(got) != 1 || !strings.Contains(got[0].Text, "can't be displayed: it is too large") {
+					t.Errorf("%d outputs", len(got))
+				}
+				return
+			}
+			if len(got) != 2 {
+				t.Fatalf("%d outputs, want 2", len(got))
+			}
+			for _, o := range got {
+				if len(o.Text) != c.text || len(o.PNG) != c.png {
+					t.Errorf("an output has %d bytes of text and %d of an image", len(o.Text), len(o.PNG))
+				}
+			}
+		})
+	}
+}

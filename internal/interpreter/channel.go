@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
@@ -97,9 +98,13 @@ func (r *reader) next() (m message, release func(), err error) {
 	case err != nil:
 	case line == nil:
 		m.Truncated = true
-	default:
-		if json.Unmarshal(line, &m) != nil {
-			err = errForged
+	case !utf8.Valid(line) || json.Unmarshal(line, &m) != nil: // each wrong byte would become three
+		err = errForged
+	case charged > 0 && m.Output != nil && len(m.Output.Extra) > freeLine:
+		if more := extraCost * int64(len(m.Output.Extra)); r.charge(more) == nil {
+			charged += more
+		} else {
+			m = message{Truncated: true}
 		}
 	}
 	if e := m.Error; e != nil && len(e.Name)+len(e.Value)+len(e.Traceback) > maxError {
@@ -112,32 +117,45 @@ func (r *reader) next() (m message, release func(), err error) {
 	return m, release, nil
 }
 
-// line reads a line, or nil if it is too long. Of a long one it charges the buffer, and as much
-// again for each of the values that are made of it and of what is sent to a client.
+// The most memory that a byte of a long line takes at a time, in halves of a byte: the line is read (1.25 while it grows,
+// and 1 that it grows from), decoded (1 for the values, and 1 for the text that is being decoded), let go, and encoded for
+// a client (1.25 for a text, and 1). A byte of the other formats is held in the buffers of another decoder, too.
+const (
+	lineCost  = 7
+	extraCost = 3
+)
+
+// costOf returns the memory that a line of n bytes takes. sep counts the characters of it that JSON always escapes, and
+// which so become twice as long.
+func costOf(n, sep int) int64 { return lineCost * int64(n+3*sep) / 2 }
+
+// line reads a line, or nil if it is too long or there is no memory for it.
 func (r *reader) line() (line []byte, charged int64, err error) {
 	part, err := r.in.ReadSlice('\n')
 	if !errors.Is(err, bufio.ErrBufferFull) {
 		return part, 0, err
 	}
-	long := bytes.NewBuffer(bytes.Clone(part))
+	long, wide := bytes.Clone(part), 0
 	skipped := false
 	for errors.Is(err, bufio.ErrBufferFull) {
-		if need := 4 * 2 * int64(long.Cap()); !skipped && long.Cap() > freeLine && need > charged {
-			if skipped = r.charge(need-charged) != nil; !skipped {
+		part, err = r.in.ReadSlice('\n')
+		wide += bytes.Count(part, []byte("\xe2\x80")) // of U+2028 and U+2029
+		if size := len(long) + len(part); !skipped && size > freeLine {
+			need := costOf(size, wide)
+			if skipped = size > maxLine || r.charge(need-charged) != nil; !skipped {
 				charged = need
 			}
 		}
-		part, err = r.in.ReadSlice('\n')
-		if skipped = skipped || long.Len()+len(part) > maxLine; skipped {
-			long = new(bytes.Buffer)
+		if skipped {
+			long = nil
 			continue
 		}
-		long.Write(part)
+		long = append(long, part...)
 	}
 	if skipped {
 		return nil, charged, err
 	}
-	return long.Bytes(), charged, err
+	return long, charged, err
 }
 
 // env returns the environment of a greeting.

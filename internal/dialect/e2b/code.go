@@ -63,17 +63,15 @@ type lines struct {
 
 // send sends a line.
 func (l *lines) send(v any) error {
-	line, err := json.Marshal(v)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err != nil {
-		return err
-	}
+	l.begin()
 	if l.err != nil {
 		return l.err
 	}
-	l.begin()
-	if _, l.err = l.c.W.Write(append(line, '\n')); l.err == nil {
+	encoder := json.NewEncoder(l.c.W)
+	encoder.SetEscapeHTML(false) // a value must not become longer: see interpreter.costOf
+	if l.err = encoder.Encode(v); l.err == nil {
 		l.err = l.c.W.FlushError()
 	}
 	return l.err
@@ -189,6 +187,9 @@ type codeError struct {
 	Traceback string `json:"traceback"`
 }
 
+// leftOut says that something is missing, which the protocol can't say otherwise.
+var leftOut = fmt.Sprintf("sandpit: output or values of this run were left out: a value may have %d MiB, a run %d values, and the server needs memory for them; write large ones to files\n", sandpit.MaxCodeOutput>>20, sandpit.MaxCodeOutputs)
+
 // runCode runs code and streams what comes of it.
 func runCode(c *call) error {
 	in := new(executeRequest)
@@ -246,6 +247,9 @@ func runCode(c *call) error {
 	stderr.flush()
 	if res.Restarted != "" {
 		_ = l.send(textLine{"stderr", "the context was restarted: " + res.Restarted + "\n", time.Now().UnixNano()})
+	}
+	if res.Truncated {
+		_ = l.send(textLine{"stderr", leftOut, time.Now().UnixNano()})
 	}
 	switch {
 	case res.Error != nil && res.Error.Name == sandpit.ExitStatus: // which has no name at E2B
