@@ -1,11 +1,14 @@
 package server_test
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	neturl "net/url"
 	"path/filepath"
 	"strings"
@@ -13,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/dialect/e2b"
@@ -448,6 +452,109 @@ func TestE2BWatchersEndWithTheirKey(t *testing.T) {
 		return status == 404
 	})
 	watch("GetWatcherEvents", `{"watcherId":"`+goesOn.WatcherID+`"}`, key, 200, `"events":[]`)
+}
+
+// A watch whose directory is removed says so, after the changes until then, whether it is a stream or a watcher that is asked.
+func TestE2BWatchedDirectoriesAreRemoved(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withE2B()
+	box := s.newE2BSandbox(t, url, key, "")
+	call := func(method, body string, status int, text string) string {
+		t.Helper()
+		return s.e2bCall(t, status, text, "POST", url+"/filesystem.Filesystem/"+method, body, "E2b-Sandbox-Id", box.SandboxID, "X-API-KEY", key)
+	}
+	const dir = `{"path":"/tmp/w"}`
+	call("MakeDir", dir, 200, "")
+	var made struct{ WatcherID string }
+	if err := json.Unmarshal([]byte(call("CreateWatcher", dir, 200, "watcherId")), &made); err != nil {
+		t.Fatal(err)
+	}
+	request, err := http.NewRequestWithContext(t.Context(), "POST", url+"/filesystem.Filesystem/WatchDir", strings.NewReader(envelope(0, dir)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{"E2b-Sandbox-Id": box.SandboxID, "X-API-KEY": key, "Content-Type": "application/connect+json"} {
+		request.Header.Set(name, value)
+	}
+	stream, err := s.http().Do(request) // returns when the watch has begun
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Body.Close()
+	call("Remove", dir, 200, "")
+	all, err := io.ReadAll(stream.Body)
+	if want := `{"filesystem":{"name":".","type":"EVENT_TYPE_REMOVE"}}`; err != nil || !strings.HasPrefix(string(all), envelope(0, `{"start":{}}`)) || !strings.Contains(string(all), want) || !strings.Contains(string(all), `{"error":{"code":"not_found","message":"the watched directory was removed`) {
+		t.Errorf("the stream is %q, %v", all, err)
+	}
+	ask, events := `{"watcherId":"`+made.WatcherID+`"}`, ""
+	testkit.Until(t, "the removal is told", func() bool {
+		events = call("GetWatcherEvents", ask, 200, "")
+		return events != `{"events":[]}`
+	})
+	if !strings.Contains(events, `{"name":".","type":"EVENT_TYPE_REMOVE"}`) {
+		t.Errorf("the events are %s", events)
+	}
+	testkit.Until(t, "the watcher has ended", func() bool {
+		status, text, _ := s.get("POST", url+"/filesystem.Filesystem/GetWatcherEvents", "", ask, "E2b-Sandbox-Id", box.SandboxID, "X-API-KEY", key)
+		return status == 404 && strings.Contains(text, "the watched directory was removed")
+	})
+}
+
+// When the kill of a process is answered, the process has ended: killing it again finds none.
+func TestE2BKilledProcessesHaveEnded(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withE2B()
+	box := s.newE2BSandbox(t, url, key, "")
+	c := s.with(key)
+	defer c.Close()
+	sb, err := c.Get(t.Context(), box.SandboxID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := func(body string, status int, text string) {
+		t.Helper()
+		s.e2bCall(t, status, text, "POST", url+"/process.Process/SendSignal", body, "E2b-Sandbox-Id", box.SandboxID, "X-API-KEY", key)
+	}
+	var all sync.WaitGroup
+	for range 8 { // at once, so that the news of the end are late
+		all.Go(func() {
+			for range 20 {
+				p, err := sb.Start(t.Context(), sandpit.Command{Argv: []string{"sleep", "1000"}, Background: true})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				kill := fmt.Sprintf(`{"process":{"pid":%d},"signal":"SIGNAL_SIGKILL"}`, p.PID())
+				call(kill, 200, "{}")
+				call(kill, 404, "no running process")
+			}
+		})
+	}
+	all.Wait()
+}
+
+// A large value arrives, with characters that HTML has a use for as they are. If one is too large, the client is told on standard error.
+func TestE2BLargeValues(t *testing.T) {
+	testkit.NeedProgram(t, "python3") // and so in the host image
+	s := newServed(t)
+	url, key := s.withE2B()
+	box := s.newE2BSandbox(t, url, key, "")
+	run := func(code string) string {
+		t.Helper()
+		body, err := json.Marshal(map[string]string{"code": code})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.e2bCall(t, 200, "end_of_execution", "POST", url+"/execute", string(body), "E2b-Sandbox-Id", box.SandboxID, "X-API-KEY", key)
+	}
+	got := run("class P:\n def _repr_png_(self): return b'<' * (5 << 20)\n def __repr__(self): return '<' * (1 << 20)\nP()")
+	if !strings.Contains(got, base64.StdEncoding.EncodeToString(bytes.Repeat([]byte("<"), 5<<20))) || !strings.Contains(got, `"`+strings.Repeat("<", 1<<20)+`"`) || strings.Contains(got, "left out") {
+		t.Errorf("the answer has %d bytes", len(got))
+	}
+	got = run("class P:\n def _repr_png_(self): return b'x' * (8 << 20)\nP()")
+	if !strings.Contains(got, `{"type":"stderr","text":"sandpit: output or values of this run were left out`) {
+		t.Errorf("the answer is %.1000q", got)
+	}
 }
 
 // Each of several keys that connect to a sandbox at once can sign URLs.

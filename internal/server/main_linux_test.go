@@ -319,7 +319,7 @@ func (s *served) get(method, url, key string, body string, headers ...string) (s
 		s.t.Fatalf("%s %s: %v", method, url, err)
 	}
 	defer resp.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	data, err := io.ReadAll(io.LimitReader(resp.Body, 16<<20))
 	if err != nil {
 		s.t.Fatalf("%s %s: %v", method, url, err)
 	}

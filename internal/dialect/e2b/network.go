@@ -64,15 +64,23 @@ func (n *networkConfig) mentionsEgress() bool {
 	return n != nil && (n.AllowOut != nil || n.DenyOut != nil)
 }
 
-// networkOf describes what a sandbox may reach, and who may reach it, or returns nil if that is the default.
-func networkOf(e sandpit.Egress, private bool) *networkConfig {
+// redundant returns the AllowOut of n, which may be nil, if it is not a part of e, because that allows all traffic in any case.
+func (n *networkConfig) redundant(e sandpit.Egress) []string {
+	if n == nil || e.Preset != sandpit.EgressPublic {
+		return nil
+	}
+	return n.AllowOut
+}
+
+// networkOf describes what a sandbox with a state may reach, and who may reach it, or returns nil if that is the default.
+func networkOf(e sandpit.Egress, s state) *networkConfig {
 	out := new(networkConfig)
-	if private {
+	if s.Private {
 		out.PublicTraffic = new(false)
 	}
 	switch e.Preset {
 	case sandpit.EgressPublic, sandpit.EgressAll, sandpit.EgressLearn:
-		if out.DenyOut = e.Deny; len(e.Deny) == 0 && !private {
+		if out.AllowOut, out.DenyOut = s.AllowOut, e.Deny; len(s.AllowOut)+len(e.Deny) == 0 && !s.Private {
 			return nil
 		}
 	default:
@@ -99,6 +107,9 @@ func setNetwork(c *call) error {
 		return err
 	}
 	if err := sb.SetEgress(c.Ctx, e); err != nil {
+		return err
+	}
+	if err := c.change(sb, func(s *state) { s.AllowOut = in.redundant(e) }); err != nil {
 		return err
 	}
 	return c.done()

@@ -44,3 +44,26 @@ func TestNetwork(t *testing.T) {
 		t.Error("an unknown field of network is taken")
 	}
 }
+
+// What clients asked for is told, also if it allows no more than is allowed in any case.
+func TestNetworkIsTold(t *testing.T) {
+	for body, want := range map[string]string{
+		`{}`:                       `null`,
+		`{"denyOut":["8.8.8.8"]}`:  `{"denyOut":["8.8.8.8"]}`,
+		`{"allowOut":["8.8.8.8"]}`: `{"allowOut":["8.8.8.8"]}`,
+		`{"allowOut":["pypi.org"],"denyOut":["0.0.0.0/0"]}`:  `{"allowOut":["pypi.org"],"denyOut":["0.0.0.0/0"]}`,
+		`{"allowOut":["0.0.0.0/0"],"denyOut":["0.0.0.0/0"]}`: `{"allowOut":["0.0.0.0/0"]}`,
+	} {
+		n := new(networkConfig)
+		if err := json.Unmarshal([]byte(body), n); err != nil {
+			t.Fatal(err)
+		}
+		e, err := n.egress(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := json.Marshal(networkOf(e, state{AllowOut: n.redundant(e)})); err != nil || string(got) != want {
+			t.Errorf("%s is told as %s, %v", body, got, err)
+		}
+	}
+}

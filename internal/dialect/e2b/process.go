@@ -368,7 +368,10 @@ func (r *signalRequest) about() string {
 	return r.Process.about() + " " + strings.Trim(string(r.Signal), `"`)
 }
 
-// sendSignal sends a signal. SIGKILL kills the process with all that it started.
+// endWait bounds the wait for the end of a process that was killed.
+const endWait = time.Second
+
+// sendSignal sends a signal. SIGKILL kills the process with all that it started, and is answered when the process has ended.
 func sendSignal(c *call, in *signalRequest) (any, error) {
 	var kill bool
 	switch strings.Trim(string(in.Signal), `"`) {
@@ -384,7 +387,13 @@ func sendSignal(c *call, in *signalRequest) (any, error) {
 	}
 	defer leave()
 	if kill {
-		return struct{}{}, p.Kill(c.Ctx)
+		if err := p.Kill(c.Ctx); err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(c.Ctx, endWait)
+		defer cancel()
+		_, _ = p.Wait(ctx) // so that lists that are asked for afterwards lack it
+		return struct{}{}, nil
 	}
 	return struct{}{}, p.Signal(c.Ctx, syscall.SIGTERM)
 }

@@ -53,8 +53,9 @@ type state struct {
 	Template   string   `json:"template,omitempty"`
 	Build      string   `json:"build,omitempty"` // the build of a template that has made it for itself
 	AutoResume bool     `json:"autoResume,omitempty"`
-	Private    bool     `json:"private,omitempty"` // its ports are open to nobody without a token
-	Keys       []string `json:"keys,omitempty"`    // the public parts of those that created it or connected, the last at the end
+	Private    bool     `json:"private,omitempty"`  // its ports are open to nobody without a token
+	AllowOut   []string `json:"allowOut,omitempty"` // of its network, where that allows everything in any case
+	Keys       []string `json:"keys,omitempty"`     // the public parts of those that created it or connected, the last at the end
 }
 
 // stateOf returns the state of a sandbox. One that was not created with this API has the zero state.
@@ -251,6 +252,7 @@ func createSandbox(c *call) error {
 		return unknown
 	}
 	kept := state{Template: in.TemplateID, AutoResume: in.AutoResume != nil && in.AutoResume.Enabled, Private: in.Network != nil && in.Network.PublicTraffic != nil && !*in.Network.PublicTraffic}
+	kept.AllowOut = in.Network.redundant(spec.Egress)
 	kept.Keys, _ = knows(nil, c.Caller.Key)
 	data, err := json.Marshal(kept)
 	if err != nil {
@@ -344,7 +346,7 @@ func getSandbox(c *call) error {
 	}
 	s := stateOf(sb)
 	out := infoOf(i, s)
-	out.details = &details{EnvdAccessToken: c.token(sb.ID()), AllowInternet: e.Asked(), Network: networkOf(e, s.Private), Lifecycle: lifecycle{"kill", s.AutoResume}, Domain: c.domain()}
+	out.details = &details{EnvdAccessToken: c.token(sb.ID()), AllowInternet: e.Asked(), Network: networkOf(e, s), Lifecycle: lifecycle{"kill", s.AutoResume}, Domain: c.domain()}
 	if i.OnExpiry == sandpit.ExpiryPause {
 		out.Lifecycle.OnTimeout = "pause"
 	}
@@ -420,13 +422,14 @@ func listSandboxes(c *call) error {
 		if expired(i) {
 			continue
 		}
-		var s state
-		if sb, err := tenant.Get(c.Ctx, i.ID); err == nil { // otherwise it has just gone
-			s = stateOf(sb.(engine.Box))
+		sb, err := tenant.Get(c.Ctx, i.ID)
+		if err != nil { // it has just gone
+			continue
 		}
 		if timeIsOver(i) && !slices.Contains(list.States, sandpit.StatePaused) {
 			continue
 		}
+		s := stateOf(sb.(engine.Box))
 		if one := infoOf(i, s); s.Build == "" && (q.Get("template") == "" || q.Get("template") == one.TemplateID) {
 			out = append(out, one)
 		}

@@ -23,12 +23,18 @@ type watchEvent struct {
 	Name  string `json:"name"` // relative to the directory
 	Type  string `json:"type"`
 	Entry *entry `json:"entry,omitempty"`
+
+	ready bool // no change: all later changes will be told
 }
+
+// errWatchEnded is the error of a watch whose directory has gone.
+var errWatchEnded = &gate.Refusal{Code: errcode.NotFound, Message: "the watched directory was removed or moved", Hint: "watch another one"}
 
 // errOverflow is the error of a watch that has missed changes, which the protocol can't say.
 var errOverflow = &gate.Refusal{Code: errcode.QuotaExceeded, Message: "changes of files were lost: there were too many at once", Hint: "watch fewer files, and list them again"}
 
-// watch returns the changes in a directory. It begins with an event without a name.
+// watch returns the changes in a directory. It begins with an event that is ready, and ends with errWatchEnded if the
+// directory is removed.
 func (f place) watch(ctx context.Context, in *onPath) iter.Seq2[watchEvent, error] {
 	root := inside(in.Path)
 	return func(yield func(watchEvent, error) bool) {
@@ -40,6 +46,7 @@ func (f place) watch(ctx context.Context, in *onPath) iter.Seq2[watchEvent, erro
 			yield(watchEvent{}, err)
 			return
 		}
+		gone := false
 		for e, err := range f.Watch(ctx, root, in.Recursive) {
 			if err == nil && e.Kind == sandpit.WatchOverflow {
 				err = errOverflow
@@ -48,8 +55,9 @@ func (f place) watch(ctx context.Context, in *onPath) iter.Seq2[watchEvent, erro
 				yield(watchEvent{}, err)
 				return
 			}
+			gone = gone || e.Kind == sandpit.WatchRemove && e.Path == ""
 			for _, out := range eventsOf(e) {
-				if in.Entry && out.Name != "" {
+				if in.Entry && !out.ready {
 					if look, err := f.look(ctx, path.Join(root, out.Name)); err == nil { // it may be gone
 						out.Entry = &look
 					}
@@ -59,6 +67,9 @@ func (f place) watch(ctx context.Context, in *onPath) iter.Seq2[watchEvent, erro
 				}
 			}
 		}
+		if gone {
+			yield(watchEvent{}, errWatchEnded)
+		}
 	}
 }
 
@@ -66,8 +77,12 @@ func (f place) watch(ctx context.Context, in *onPath) iter.Seq2[watchEvent, erro
 const temporary = ".sandpit-"
 
 // eventsOf returns what E2B tells about a change. A rename is told by its old name, and the new name is
-// one that was created. A file that was replaced is told as one that was created and written.
+// one that was created. A file that was replaced is told as one that was created and written. The name of the watched
+// directory is ".".
 func eventsOf(e sandpit.FileEvent) []watchEvent {
+	if e.Path == "" {
+		e.Path = "."
+	}
 	switch from, to := strings.HasPrefix(path.Base(e.From), temporary), strings.HasPrefix(path.Base(e.Path), temporary); {
 	case to:
 		return nil
@@ -76,7 +91,7 @@ func eventsOf(e sandpit.FileEvent) []watchEvent {
 	}
 	switch e.Kind {
 	case sandpit.WatchReady:
-		return []watchEvent{{}}
+		return []watchEvent{{ready: true}}
 	case sandpit.WatchCreate:
 		return []watchEvent{{Name: e.Path, Type: "EVENT_TYPE_CREATE"}}
 	case sandpit.WatchWrite:
@@ -117,7 +132,7 @@ func watchDir(c *call, in *onPath) error {
 		if err != nil {
 			return s.end(err)
 		}
-		if e.Name == "" {
+		if e.ready {
 			err = s.begin(`{"start":{}}`)
 		} else {
 			var message []byte
@@ -243,7 +258,7 @@ func (one *watcher) collect(events iter.Seq2[watchEvent, error], ready func(erro
 			end = err
 			break
 		}
-		if e.Name == "" {
+		if e.ready {
 			ready(nil)
 			continue
 		}

@@ -131,6 +131,8 @@ func TestEvents(t *testing.T) {
 		{sandpit.FileEvent{Kind: sandpit.WatchCreate, Path: "d/.sandpit-1"}, ""},
 		{sandpit.FileEvent{Kind: sandpit.WatchRename, Path: "d/a", From: "d/.sandpit-1"}, "d/a CREATE, d/a WRITE"},
 		{sandpit.FileEvent{Kind: sandpit.WatchChmod, Path: "a"}, "a CHMOD"},
+		{sandpit.FileEvent{Kind: sandpit.WatchChmod}, ". CHMOD"},
+		{sandpit.FileEvent{Kind: sandpit.WatchRemove}, ". REMOVE"},
 	} {
 		var got []string
 		for _, e := range eventsOf(x.e) {

@@ -360,6 +360,7 @@ async function ports() {
       break
     }
     assert.deepEqual([status, JSON.parse(body).port], [502, 8000], body)
+    await new Promise((resolve) => setTimeout(resolve, 50)) // an open port answers 429 to those who ask too often
   }
   assert.equal((await get('/nonesuch'))[0], 404)
   await server.kill()

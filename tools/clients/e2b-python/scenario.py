@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 
@@ -199,6 +200,7 @@ def watch():
     while not removed.is_set():
         for event in handle.get_new_events():
             collect(event)
+        time.sleep(0.05)
     assert ("a", FilesystemEventType.WRITE) in seen, seen
     handle.stop()
     if not asynchronous:
@@ -206,6 +208,7 @@ def watch():
         sbx.commands.run("cd /tmp/w && for i in $(seq 5000); do : > $i; done")
         while len(made) < 5000:
             made |= {event.name for event in many.get_new_events()}
+            time.sleep(0.05)
         many.stop()
         fails(SandboxException, handle.get_new_events)
 
@@ -256,6 +259,7 @@ def ports():
                 break
         except urllib.error.HTTPError as error:
             assert error.code == 502, error
+            time.sleep(0.05)  # an open port answers 429 to those who ask too often
     server.kill()
 
 
