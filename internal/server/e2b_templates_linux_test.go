@@ -126,10 +126,7 @@ func TestE2BTemplates(t *testing.T) {
 		b.call(status, want, "POST", "/v3/templates", body)
 	}
 
-	// One that works, and what others see of it.
-	id := b.request("mine")
-	b.upload("mine", "aa", archived(t, tar.Header{Typeflag: tar.TypeReg, Name: "f"}))
-	one := "/v2/templates/mine/builds/" + id
+	// Those whose start is refused have ended, and nothing is left of them.
 	for body, status := range map[string]int{
 		`{"fromTemplate":"base","steps":[{"type":"ADD","args":["a","b"]}]}`:                                                           400,
 		`{"fromTemplate":"base","steps":[{"type":"COPY","args":["a","b"],"filesHash":"../x"}]}`:                                       400,
@@ -137,8 +134,16 @@ func TestE2BTemplates(t *testing.T) {
 		`{"fromTemplate":"base","steps":[` + strings.Repeat(`{"type":"USER","args":["a"]},`, 1000) + `{"type":"USER","args":["a"]}]}`: 413,
 		`{"fromImage":"x","fromImageRegistry":{"type":"registry"}}`:                                                                   501,
 	} {
-		b.call(status, fmt.Sprintf(`{"code":%d,`, status), "POST", one, body)
+		id := b.request("refused")
+		b.call(status, fmt.Sprintf(`{"code":%d,`, status), "POST", "/v2/templates/refused/builds/"+id, body)
+		b.wait("refused", id, "error", "")
 	}
+	testkit.Until(t, "the sandboxes of refused builds are removed", func() bool { return b.sandboxes() == 0 })
+
+	// One that works, and what others see of it.
+	id := b.request("mine")
+	b.upload("mine", "aa", archived(t, tar.Header{Typeflag: tar.TypeReg, Name: "f"}))
+	one := "/v2/templates/mine/builds/" + id
 	other.call(404, `{"code":404,`, "POST", one, `{"fromTemplate":"base"}`)
 	other.call(404, `{"code":404,`, "GET", "/templates/mine/files/aa", "")
 	other.call(404, `{"code":404,`, "GET", "/templates/mine/builds/"+id+"/status", "")

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,17 +26,18 @@ import (
 
 // Bounds of builds. Their sandboxes are those of the namespace, with its limits; the rest is in memory.
 const (
-	maxBuildTime     = time.Hour // with the time in which it waits
-	maxBuilds        = 64        // in memory, of all namespaces
-	maxBuildsOfOne   = 8         // of a namespace, those that have ended included
+	maxBuildTime     = time.Hour        // with the time in which it waits
+	maxIdleTime      = 10 * time.Minute // in which one that waits gets nothing
+	maxBuilds        = 64               // in memory, of all namespaces
+	maxBuildsOfOne   = 8                // of a namespace, those that have ended included
 	maxSteps         = 1000
 	maxStepBytes     = 1 << 20
 	maxLogBytes      = 256 << 10 // of a build
 	maxLogLine       = 4 << 10
 	logCost          = 128             // bytes of an entry, besides its text
 	entriesPerStatus = 100             // as E2B has it; SDKs ask again
-	maxReadyTime     = 5 * time.Minute // of a template in its build
-	maxWakeTime      = time.Minute     // of a sandbox that is made of one
+	maxReadyTime     = 5 * time.Minute // of a template whose ready command only waits, in its build
+	maxWakeTime      = time.Minute     // of others, and of a sandbox that is made of one
 	readyPause       = 200 * time.Millisecond
 )
 
@@ -58,6 +60,7 @@ type build struct {
 	limits    sandpit.Limits // of its sandbox
 
 	asked time.Time
+	idle  *time.Timer // ends it, if it waits
 
 	mu       sync.Mutex
 	status   string     // guarded by mu
@@ -154,6 +157,10 @@ func (bs *builds) add(b *build) (left []engine.Box, err error) {
 		bs.all = slices.Delete(bs.all, at, at+1)
 	}
 	b.id, b.asked, b.status = strings.ToLower(rand.Text()), time.Now(), statusWaiting
+	b.idle = time.AfterFunc(maxIdleTime, func() {
+		defer b.api.Protect("ending a build that waits", func(error) {})
+		bs.abandon(b, "the build got neither files nor its start within "+maxIdleTime.String())
+	})
 	bs.all = append(bs.all, b)
 	return slices.DeleteFunc(left, func(sb engine.Box) bool { return sb == nil }), nil
 }
@@ -173,10 +180,24 @@ func (bs *builds) place(b *build, stage engine.Box) bool {
 	return true
 }
 
+// abandon ends a build if it waits, and removes its sandbox.
+func (bs *builds) abandon(b *build, why string) {
+	bs.mu.Lock()
+	waits, stage := b.present() == statusWaiting, b.stage
+	if waits {
+		b.end(&reason{Message: why})
+	}
+	bs.mu.Unlock()
+	if waits && stage != nil { // otherwise place refuses it
+		b.api.discard(stage)
+	}
+}
+
 // remove removes a build.
 func (bs *builds) remove(b *build) {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
+	b.idle.Stop()
 	bs.all = slices.DeleteFunc(bs.all, func(o *build) bool { return o == b })
 }
 
@@ -217,6 +238,7 @@ func (bs *builds) start(ctx context.Context, b *build, in *buildStart) error {
 	b.mu.Lock()
 	b.status = statusBuilding
 	b.mu.Unlock()
+	b.idle.Stop()
 	ctx, end := b.api.Gate.Outlive(ctx, b.caller)
 	go func() {
 		defer end()
@@ -375,7 +397,11 @@ func (b *build) do(ctx context.Context, in *buildStart) (step string, err error)
 			return step, err
 		}
 	}
-	if err := startProgram(ctx, sb, in.StartCmd, in.ReadyCmd, maxReadyTime, sandpit.Command{Env: w.env, Dir: w.dir, User: w.user}); err != nil {
+	within := maxWakeTime // as sandboxes of it wait
+	if isPause(in.ReadyCmd) {
+		within = maxReadyTime
+	}
+	if err := startProgram(ctx, sb, in.StartCmd, in.ReadyCmd, within, sandpit.Command{Env: w.env, Dir: w.dir, User: w.user}); err != nil {
 		return stepLast, err
 	}
 	for name, command := range map[string]string{startVariable: in.StartCmd, readyVariable: in.ReadyCmd} {
@@ -548,6 +574,11 @@ func unzipped(r io.Reader) (io.Reader, error) {
 	return all, nil
 }
 
+var pause = regexp.MustCompile(`^\s*sleep\s+[0-9.]+[smhd]?\s*$`)
+
+// isPause reports whether a ready command tests nothing: the SDKs have a template of a Dockerfile with a CMD sleep for 20 s.
+func isPause(command string) bool { return pause.MatchString(command) }
+
 // startProgram starts a program that goes on running, if there is one, and waits until another one says that it is ready.
 func startProgram(ctx context.Context, sb engine.Box, start, ready string, within time.Duration, like sandpit.Command) error {
 	if start != "" {
@@ -570,7 +601,7 @@ func startProgram(ctx context.Context, sb engine.Box, start, ready string, withi
 		case err == nil && out.ExitCode == 0:
 			return nil
 		case ctx.Err() != nil:
-			return &gate.Refusal{Code: errcode.Timeout, Message: "the template was not ready within " + within.String()}
+			return &gate.Refusal{Code: errcode.Timeout, Message: "the template was not ready within " + within.String(), Hint: "sandboxes of it run the same commands: prepare what takes long in steps of the build"}
 		case err != nil:
 			return err
 		}

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/engine"
@@ -114,5 +116,54 @@ func TestBuildPanics(t *testing.T) {
 	}
 	if !st.removed || !strings.Contains(log.String(), "a build of a template panicked") {
 		t.Errorf("its sandbox is removed: %v; the log: %s", st.removed, log)
+	}
+}
+
+// A build that waits and gets nothing ends, and its sandbox is removed. One that gets files goes on, and one that was abandoned is
+// not abandoned again.
+func TestBuildsThatGetNothingEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := new(api)
+		var made []*build
+		for _, name := range []string{"idle", "busy"} {
+			b := &build{api: a, namespace: "n", name: name}
+			if _, err := a.builds.add(b); err != nil || !a.builds.place(b, &stage{name: name}) {
+				t.Fatal(err)
+			}
+			made = append(made, b)
+		}
+		idle, busy := made[0], made[1]
+		time.Sleep(maxIdleTime / 2)
+		if _, err := (upload{strings.NewReader("x"), busy}).Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(maxIdleTime/2 + 1)
+		synctest.Wait()
+		if idle.present() != statusError || !idle.stage.(*stage).removed || !strings.Contains(idle.reason.Message, "neither files nor its start") {
+			t.Errorf("the one that got nothing is %s, %+v", idle.present(), idle.reason)
+		}
+		if busy.present() != statusWaiting || busy.stage.(*stage).removed {
+			t.Errorf("the one that got files is %s", busy.present())
+		}
+		if a.builds.abandon(busy, "first"); busy.present() != statusError || !busy.stage.(*stage).removed {
+			t.Errorf("the one that was abandoned is %s", busy.present())
+		}
+		if a.builds.abandon(busy, "second"); busy.reason.Message != "first" {
+			t.Error("a build was abandoned twice")
+		}
+		a.builds.remove(busy)
+	})
+}
+
+// Only a command that waits and nothing else is a pause, and not run in sandboxes.
+func TestIsPause(t *testing.T) {
+	for command, want := range map[string]bool{"sleep 20": true, " sleep  1.5s\n": true, "sleep 2m": true, "": false, "sleep": false, "sleep 1; curl x": false, "sleep 1 && true": false, "sleep 1\ntrue": false, "usleep 1": false} {
+		if isPause(command) != want {
+			t.Errorf("%q: %v", command, !want)
+		}
+		start, ready := commandsOf([]string{"A=b", startVariable + "=serve", readyVariable + "=" + command})
+		if start != "serve" || (ready == "") != (want || command == "") {
+			t.Errorf("with %q, sandboxes run %q and %q", command, start, ready)
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/url"
@@ -306,6 +307,7 @@ func uploadLink(c *call) error {
 	if b == nil {
 		return &gate.Refusal{Code: errcode.NotFound, Message: "no build of the template waits for files"}
 	}
+	b.idle.Reset(maxIdleTime)
 	if _, err := b.stage.Files().Lstat(c.Ctx, archivePath(hash)); err == nil {
 		return c.answer(http.StatusCreated, map[string]any{"present": true})
 	}
@@ -334,14 +336,26 @@ func uploadArchive(c *call) error {
 	if err != nil {
 		return err
 	}
-	if stateOf(sb).Build == "" {
+	b := c.api.builds.find(c.Caller.Namespace+"/"+c.Caller.Nested, stateOf(sb).Build)
+	if b == nil {
 		return dialect.ErrTokenEnded
 	}
-	if _, err := sb.Files().Write(c.Ctx, archivePath(hash), c.Body(-1, 0), sandpit.WriteOptions{}); err != nil {
+	if _, err := sb.Files().Write(c.Ctx, archivePath(hash), upload{c.Body(-1, 0), b}, sandpit.WriteOptions{}); err != nil {
 		return err
 	}
 	c.W.WriteHeader(http.StatusOK)
 	return nil
+}
+
+// upload keeps a build waiting while an archive comes.
+type upload struct {
+	io.Reader
+	b *build
+}
+
+func (u upload) Read(p []byte) (int, error) {
+	u.b.idle.Reset(maxIdleTime)
+	return u.Reader.Read(p)
 }
 
 // buildStart is what a build does.
@@ -392,6 +406,19 @@ func startBuild(c *call) error {
 	if err != nil {
 		return err
 	}
+	if err := in.check(c.api); err != nil { // SDKs give up then
+		c.api.builds.abandon(b, message(c.Describe(err)))
+		return err
+	}
+	if err := c.api.builds.start(c.Ctx, b, in); err != nil {
+		return err
+	}
+	c.W.WriteHeader(http.StatusAccepted)
+	return nil
+}
+
+// check checks what a build is to do, and resolves its image.
+func (in *buildStart) check(a *api) (err error) {
 	size := 0
 	for i, s := range in.Steps {
 		for _, arg := range s.Args {
@@ -407,14 +434,8 @@ func startBuild(c *call) error {
 	case size > maxStepBytes || len(in.Steps) > maxSteps:
 		return &gate.Refusal{Code: errcode.TooLarge, Message: fmt.Sprintf("a build has at most %d steps, with %d bytes of arguments", maxSteps, maxStepBytes)}
 	}
-	if in.image, err = in.resolve(c.api); err != nil {
-		return err
-	}
-	if err := c.api.builds.start(c.Ctx, b, in); err != nil {
-		return err
-	}
-	c.W.WriteHeader(http.StatusAccepted)
-	return nil
+	in.image, err = in.resolve(a)
+	return err
 }
 
 // build finds the build that a request names.
@@ -526,8 +547,13 @@ func startTemplate(ctx context.Context, sb engine.Box) error {
 	if err != nil {
 		return err
 	}
-	var start, ready string
-	for _, v := range made.Guest.Env {
+	start, ready := commandsOf(made.Guest.Env)
+	return startProgram(ctx, sb, start, ready, maxWakeTime, sandpit.Command{Env: withOwn(sb, nil)})
+}
+
+// commandsOf returns what a sandbox runs that is made of a template, whose image has variables.
+func commandsOf(env []string) (start, ready string) {
+	for _, v := range env {
 		if s, ok := strings.CutPrefix(v, startVariable+"="); ok {
 			start = s
 		}
@@ -535,5 +561,8 @@ func startTemplate(ctx context.Context, sb engine.Box) error {
 			ready = s
 		}
 	}
-	return startProgram(ctx, sb, start, ready, maxWakeTime, sandpit.Command{Env: withOwn(sb, nil)})
+	if isPause(ready) { // which the build has had
+		ready = ""
+	}
+	return start, ready
 }
