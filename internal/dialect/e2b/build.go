@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -574,10 +573,11 @@ func unzipped(r io.Reader) (io.Reader, error) {
 	return all, nil
 }
 
-var pause = regexp.MustCompile(`^\s*sleep\s+[0-9.]+[smhd]?\s*$`)
-
 // isPause reports whether a ready command tests nothing: the SDKs have a template of a Dockerfile with a CMD sleep for 20 s.
-func isPause(command string) bool { return pause.MatchString(command) }
+func isPause(command string) bool {
+	words := strings.Fields(command)
+	return len(words) == 2 && words[0] == "sleep" && strings.Trim(words[1], "0123456789.smhd") == "" && !strings.Contains(strings.TrimSpace(command), "\n")
+}
 
 // startProgram starts a program that goes on running, if there is one, and waits until another one says that it is ready.
 func startProgram(ctx context.Context, sb engine.Box, start, ready string, within time.Duration, like sandpit.Command) error {

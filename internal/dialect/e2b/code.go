@@ -188,7 +188,9 @@ type codeError struct {
 }
 
 // leftOut says that something is missing, which the protocol can't say otherwise.
-var leftOut = fmt.Sprintf("sandpit: output or values of this run were left out: a value may have %d MiB, a run %d values, and the server needs memory for them; write large ones to files\n", sandpit.MaxCodeOutput>>20, sandpit.MaxCodeOutputs)
+func leftOut() string {
+	return fmt.Sprintf("sandpit: output or values of this run were left out: a value may have %d MiB, a run %d values, and the server needs memory for them; write large ones to files\n", sandpit.MaxCodeOutput>>20, sandpit.MaxCodeOutputs)
+}
 
 // runCode runs code and streams what comes of it.
 func runCode(c *call) error {
@@ -249,7 +251,7 @@ func runCode(c *call) error {
 		_ = l.send(textLine{"stderr", "the context was restarted: " + res.Restarted + "\n", time.Now().UnixNano()})
 	}
 	if res.Truncated {
-		_ = l.send(textLine{"stderr", leftOut, time.Now().UnixNano()})
+		_ = l.send(textLine{"stderr", leftOut(), time.Now().UnixNano()})
 	}
 	switch {
 	case res.Error != nil && res.Error.Name == sandpit.ExitStatus: // which has no name at E2B
