@@ -164,13 +164,12 @@ func (s *Sandbox) halt(what sandpit.Expiry, state sandpit.State, reason string) 
 			err = s.destroy(context.Background(), reason)
 		}
 	}
-	s.mu.Lock()
-	if s.state == sandpit.StatePaused {
-		s.expired = true // it was paused already
-	}
-	s.mu.Unlock()
 	return err
 }
+
+// over reports whether the lifetime is over, unless the sandbox ends for another reason.
+// Precondition: s.mu is held.
+func (s *Sandbox) over(reason string) bool { return reason != "life" || !time.Now().Before(s.deadline) }
 
 // expireRetry is the time to wait after an expiry has failed.
 const expireRetry = 5 * time.Second

@@ -372,6 +372,25 @@ func TestRevivedWithinPolicy(t *testing.T) {
 	}
 }
 
+// TestExtendedMeanwhile has a sandbox, whose life was made longer when its end had come, neither pause nor
+// stop, nor count as one that has expired.
+func TestExtendedMeanwhile(t *testing.T) {
+	for _, state := range []sandpit.State{sandpit.StateRunning, sandpit.StatePaused} {
+		s := New(Options{Policy: policy.Default()}).newSandbox("a", "ns")
+		s.state, s.deadline = state, time.Now().Add(time.Hour)
+		for _, err := range []error{s.pause(t.Context(), "life"), s.stop(t.Context(), 0, "life")} {
+			if err != nil || s.present() != state || s.expired {
+				t.Errorf("%s: %v, then %s, %v", state, err, s.present(), s.expired)
+			}
+		}
+	}
+	s := New(Options{Policy: policy.Default()}).newSandbox("a", "ns")
+	s.state, s.deadline = sandpit.StatePaused, time.Now()
+	if err := s.pause(t.Context(), "life"); err != nil || !s.expired {
+		t.Errorf("paused before its end: %v, %v", err, s.expired)
+	}
+}
+
 // Blanks have what is left of the memory, and give way to what is promised.
 func TestBlanksCountInCapacity(t *testing.T) {
 	e := New(Options{Capacity: Capacity{Memory: 3*blankMemory + 1}, Pool: Pool{Size: 8}})

@@ -70,14 +70,17 @@ func (s *Sandbox) stop(ctx context.Context, grace time.Duration, reason string) 
 		return err
 	}
 	defer s.ends()
-	switch state {
-	case sandpit.StateStopped:
+	s.mu.Lock()
+	extended := !s.over(reason)
+	s.mu.Unlock()
+	switch {
+	case state == sandpit.StateStopped || extended: // meanwhile
 		return nil
-	case sandpit.StatePaused:
+	case state == sandpit.StatePaused:
 		if err := s.thaw(ctx); err != nil {
 			return err
 		}
-	case sandpit.StateRunning:
+	case state == sandpit.StateRunning:
 	default:
 		return s.stateError(state)
 	}
@@ -242,10 +245,18 @@ func (s *Sandbox) pause(ctx context.Context, reason string) error {
 		return err
 	}
 	defer s.ends()
-	switch state {
-	case sandpit.StatePaused:
+	expires := reason != "asked"
+	s.mu.Lock()
+	extended := !s.over(reason)
+	if state == sandpit.StatePaused && expires && !extended {
+		s.expired = true
+		s.arm()
+	}
+	s.mu.Unlock()
+	switch {
+	case state == sandpit.StatePaused || extended: // meanwhile
 		return nil
-	case sandpit.StateRunning:
+	case state == sandpit.StateRunning:
 	default:
 		return s.stateError(state)
 	}
@@ -255,14 +266,14 @@ func (s *Sandbox) pause(ctx context.Context, reason string) error {
 	}
 	// While it stands still its guest's clock goes on. One that has expired does not
 	// escape that by the silence of its guest.
-	if err := s.guestForever(ctx); err != nil && (reason == "asked" || ctx.Err() == nil) {
+	if err := s.guestForever(ctx); err != nil && (!expires || ctx.Err() == nil) {
 		return fmt.Errorf("pausing sandbox %s: %w", s.Name(), s.explain(err))
 	}
 	if err := s.become(sandpit.StatePaused, reason); err != nil {
 		return err
 	}
 	s.mu.Lock()
-	s.expired = reason != "asked"
+	s.expired = expires
 	s.arm()
 	s.mu.Unlock()
 	s.note(ctx) // it can't hear while it stands still

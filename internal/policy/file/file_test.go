@@ -130,8 +130,10 @@ func TestMistakes(t *testing.T) {
 		"pool: {warm: [{image: host, language: javascript, modules: [fs]}]}": "f:1: pool.warm[0]: modules are only imported ahead for python",
 		"pool: {warm: [{image: host, policy: x}]}":                           `f:1: pool.warm[0]: there is no policy "x"`,
 		"pool: {warm: [{image: host}, {image: host}]}":                       "f:1: pool.warm[1]: an entry above has the same image and policy",
+
 		"pool:\n  warm:\n    - image: host\n    - size: 1\n      image: host\n      policy: x\npolicies: {}": `f:4: pool.warm[1]: there is no policy "x"`,
 		"pool:\n  warm:\n    - image: host\n    - image: host\n      size: 2":                                "f:4: pool.warm[1]: an entry above has",
+
 		"pool: -1":                                                                 "f:1: pool: it must be",
 		"policy:\n  default:":                                                      `f:1: unknown field "policy"`,
 		"policies: [a]":                                                            "f:1: policies: it must be lines of NAME: VALUE",
