@@ -23,6 +23,7 @@ var userProperties = []property{
 	{"a uid alone has the group of its line in /etc/passwd, or group 0", testGroupOfAUID},
 	{"a Command has a user of its own", testCommandUser},
 	{"a user that does not exist is ErrInvalid", testUnknownUser},
+	{"root and numeric users need no /etc/passwd", testBrokenPasswd},
 	{"no program gains rights by its set-user-id bit", testSetUID},
 	{"root exists beside an ordinary user where RootInside asks for it, and lends it no rights", testRootInside},
 	{"sudo runs a command as root where RootInside asks for it, with root's own rights and no more", testSudo},
@@ -499,6 +500,23 @@ func testFilesAs(t *testing.T, e *env) {
 	shell(t, home, "echo x >"+dir+"/begins-here")
 	if _, err := home.Files().As("someone").Stat(t.Context(), "begins-here"); err != nil {
 		t.Error(err)
+	}
+}
+
+func testBrokenPasswd(t *testing.T, e *env) {
+	e.need(t, feature.Users)
+	for _, broken := range []string{"ln -s passwd /etc/passwd", "mkdir /etc/passwd", "true"} {
+		sb := e.sandbox(t, sandpit.Spec{User: "root"})
+		shell(t, sb, "rm /etc/passwd && "+broken)
+		for user, want := range map[string]string{"": "0", "root": "0", "0": "0", "4321:1": "4321"} {
+			out, err := sandpit.Run(t.Context(), sb, sandpit.Command{Script: "id -u", User: user})
+			if err != nil || strings.TrimSpace(string(out.Stdout)) != want {
+				t.Errorf("%s: user %q is %q, %v", broken, user, out.Stdout, err)
+			}
+		}
+		if _, err := sb.Start(t.Context(), sandpit.Command{Script: "true", User: "somebody"}); !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(err.Error(), "/etc/passwd") {
+			t.Errorf("%s: a user by name gives %v", broken, err)
+		}
 	}
 }
 

@@ -52,12 +52,13 @@ func (s *Settings) LookUser(spec string) (User, error) {
 	if name == "" || hasGroup && group == "" {
 		return User{}, wire.Invalid("user " + wire.Quote(spec) + " is not of the form name, uid, name:group or uid:gid")
 	}
-	passwd, err := readUserFile("/etc/passwd")
-	if err != nil {
-		return User{}, err
-	}
 	var u User
 	uid, numeric := parseID(name)
+	known := numeric || name == "root" // also without the files, or with some that can't be read
+	passwd, err := readUserFile("/etc/passwd")
+	if err != nil && !known {
+		return User{}, err
+	}
 	found := false
 	eachLine(passwd, func(f []string) bool {
 		// name:password:uid:gid:comment:home:shell (passwd(5))
@@ -75,8 +76,8 @@ func (s *Settings) LookUser(spec string) (User, error) {
 	})
 	switch {
 	case found:
-	case numeric:
-		u = User{Name: name, UID: uid}
+	case known:
+		u = User{Name: name, UID: uid} // 0 for root
 		if s.single() {
 			u.GID = uint32(os.Getegid())
 		}
@@ -105,7 +106,7 @@ func (s *Settings) LookUser(spec string) (User, error) {
 		u.GID = gid
 	} else if found && !s.single() {
 		groups, err := readUserFile("/etc/group")
-		if err != nil {
+		if err != nil && !known {
 			return User{}, err
 		}
 		eachLine(groups, func(f []string) bool {
