@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -188,6 +189,13 @@ func (b *backend) removeSaved(ctx context.Context, c gate.Caller, name string) e
 
 // tagSaved is dialect.Server.TagSaved.
 func (b *backend) tagSaved(ctx context.Context, c gate.Caller, name string, names []string) (digest string, err error) {
+	p, err := b.policyOf(c)
+	if err == nil {
+		_, err = p.AllowSaving()
+	}
+	if err != nil {
+		return "", fmt.Errorf("naming the saved image %q: %w", name, err)
+	}
 	return b.images.TagSaved(ctx, c.Namespace, name, names)
 }
 

@@ -343,6 +343,7 @@ func TestE2BSignatures(t *testing.T) {
 	s.e2bCall(t, 200, "content", "GET", signed, "")
 	s.e2bCall(t, 200, "content", "GET", signed, "", "E2b-Sandbox-Id", made.SandboxID)
 	s.e2bCall(t, 401, `{"code":401,`, "GET", signed, "", "E2b-Sandbox-Id", "nonesuch")
+	s.e2bCall(t, 200, "", "HEAD", signed, "")
 	s.e2bCall(t, 401, `{"code":401,`, "GET", signed+"&signature_expiration=1", "")
 	s.e2bCall(t, 401, `{"code":401,`, "GET", signed+"&username=root", "")
 	for range 200 { // of a stranger at the same address

@@ -112,6 +112,7 @@ func archived(t *testing.T, entries ...tar.Header) []byte {
 // left of it but the image.
 func TestE2BTemplates(t *testing.T) {
 	s := newServed(t)
+	s.policy("policies:\n  none: {saved-images: false}\n")
 	s.plain()
 	url, key := s.withE2B()
 	b := builder{t, s, url, key}
@@ -132,6 +133,8 @@ func TestE2BTemplates(t *testing.T) {
 		`{"fromTemplate":"base","steps":[{"type":"COPY","args":["a","b"],"filesHash":"../x"}]}`:                                       400,
 		`{"fromTemplate":"base","steps":[{"type":"ENV","args":["a"]}]}`:                                                               400,
 		`{"fromTemplate":"base","steps":[` + strings.Repeat(`{"type":"USER","args":["a"]},`, 1000) + `{"type":"USER","args":["a"]}]}`: 413,
+		`{"fromTemplate":"base","steps":[{"type":"ENV","args":[""` + strings.Repeat(`,""`, 10_001) + `]}]}`:                           413,
+		`{"fromTemplate":"base","startCmd":"` + strings.Repeat("x", 1<<19+1) + `","readyCmd":"` + strings.Repeat("x", 1<<19) + `"}`:   413,
 		`{"fromImage":"x","fromImageRegistry":{"type":"registry"}}`:                                                                   501,
 	} {
 		id := b.request("refused")
@@ -206,7 +209,9 @@ func TestE2BTemplates(t *testing.T) {
 	other.call(404, `{"code":404,`, "POST", "/templates/tags", `{"target":"mine","tags":["a"]}`)
 	other.call(404, `{"code":404,`, "DELETE", "/templates/tags", `{"name":"mine","tags":["v1"]}`)
 	other.call(404, `{"code":404,`, "GET", "/templates/mine/tags", "")
-	b.call(404, `{"code":404,`, "DELETE", "/templates/tags", `{"name":"mine","tags":["a"]}`)
+	b.call(404, `nothing was removed`, "DELETE", "/templates/tags", `{"name":"mine","tags":["v1","a"]}`) // v1 stays
+	none := builder{t, s, url, s.makeKey(v1.NewKey{Namespace: "e2b", Policy: "none"}).Secret}
+	none.call(403, "saved-images", "POST", "/templates/tags", `{"target":"mine","tags":["more"]}`)
 	b.call(501, `not supported`, "GET", "/templates/mine/nonesuch", "")
 	if tags := b.call(200, `"tag":"default"`, "GET", "/templates/mine/tags", ""); strings.Count(tags, `"tag"`) != 2 || !strings.Contains(tags, `"tag":"v1"`) {
 		t.Errorf("the tags are %s", tags)

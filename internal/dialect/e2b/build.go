@@ -30,7 +30,8 @@ const (
 	maxBuilds        = 64               // in memory, of all namespaces
 	maxBuildsOfOne   = 8                // of a namespace, those that have ended included
 	maxSteps         = 1000
-	maxStepBytes     = 1 << 20
+	maxStepArgs      = 10_000    // of all steps
+	maxStepBytes     = 1 << 20   // of them, and of the commands that are started
 	maxLogBytes      = 256 << 10 // of a build
 	maxLogLine       = 4 << 10
 	logCost          = 128             // bytes of an entry, besides its text

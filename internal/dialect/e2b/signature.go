@@ -165,7 +165,7 @@ func (a *api) proveSignature(c *gate.Call) (who gate.Caller, ok bool, err error)
 	}
 	q := c.R.URL.Query()
 	operation := "read"
-	if c.R.Method != http.MethodGet {
+	if c.R.Method != http.MethodGet && c.R.Method != http.MethodHead {
 		operation = "write"
 	}
 	expires := q.Get("signature_expiration")

@@ -189,6 +189,18 @@ func removeTags(c *call) error {
 	if err != nil {
 		return err
 	}
+	all, err := c.api.Saved(c.Ctx, c.Caller)
+	if err != nil {
+		return err
+	}
+	slices.Sort(saved)
+	saved = slices.Compact(saved)
+	for _, s := range saved {
+		if _, ok := all[s]; !ok {
+			name, tag := tagOf(s)
+			return &gate.Refusal{Code: errcode.NotFound, Message: fmt.Sprintf("the template %.80q has no tag %.80q; nothing was removed", name, tag)}
+		}
+	}
 	for _, s := range saved {
 		if err := c.api.RemoveSaved(c.Ctx, c.Caller, s); err != nil {
 			return err
@@ -419,8 +431,9 @@ func startBuild(c *call) error {
 
 // check checks what a build is to do, and resolves its image.
 func (in *buildStart) check(a *api) (err error) {
-	size := 0
+	size, count := len(in.StartCmd)+len(in.ReadyCmd)+len(in.FromImage)+len(in.FromTemplate), 0
 	for i, s := range in.Steps {
+		count += len(s.Args)
 		for _, arg := range s.Args {
 			size += len(arg)
 		}
@@ -431,8 +444,8 @@ func (in *buildStart) check(a *api) (err error) {
 	switch {
 	case len(in.Registry) > 0 && string(in.Registry) != "null":
 		return dialect.Unsupported("images with credentials of their registry are")
-	case size > maxStepBytes || len(in.Steps) > maxSteps:
-		return &gate.Refusal{Code: errcode.TooLarge, Message: fmt.Sprintf("a build has at most %d steps, with %d bytes of arguments", maxSteps, maxStepBytes)}
+	case size > maxStepBytes || len(in.Steps) > maxSteps || count > maxStepArgs:
+		return &gate.Refusal{Code: errcode.TooLarge, Message: fmt.Sprintf("a build has at most %d steps, with %d arguments, and %d bytes of them and its commands", maxSteps, maxStepArgs, maxStepBytes)}
 	}
 	in.image, err = in.resolve(a)
 	return err
