@@ -29,6 +29,7 @@ type agentClient struct {
 	conn net.Conn
 	id   uint32
 	v    uint64 // its generation
+	raw  net.Conn
 }
 
 // agentFrame is a frame from the server, with the values of its payload.
@@ -42,12 +43,17 @@ type agentFrame struct {
 // agent opens the agent channel of a sandbox.
 func agent(t testing.TB, url, key, sandbox string) *agentClient {
 	t.Helper()
-	conn, _, err := websocket.Dial(t.Context(), url+"/v1/sandboxes/"+sandbox+"/agent", &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + key}}})
+	var raw net.Conn
+	via := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (_ net.Conn, err error) {
+		raw, err = new(net.Dialer).DialContext(ctx, network, address)
+		return raw, err
+	}}}
+	conn, _, err := websocket.Dial(t.Context(), url+"/v1/sandboxes/"+sandbox+"/agent", &websocket.DialOptions{HTTPClient: via, HTTPHeader: http.Header{"Authorization": {"Bearer " + key}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	conn.SetReadLimit(-1)
-	a := &agentClient{t: t, v: 9, conn: websocket.NetConn(t.Context(), conn, websocket.MessageBinary)}
+	a := &agentClient{t: t, v: 9, raw: raw, conn: websocket.NetConn(t.Context(), conn, websocket.MessageBinary)}
 	t.Cleanup(func() { _ = a.conn.Close() })
 	var ids [8]byte
 	if _, err := io.ReadFull(a.conn, ids[:]); err != nil {
@@ -822,6 +828,103 @@ signal.pause()
 	}
 	if log := s.log.String(); strings.Contains(log, "level=ERROR") {
 		t.Errorf("what clients send is an error of the server:\n%s", log)
+	}
+}
+
+// What may wait of files is charged to the key, also where no credit is given. It takes no room of frames: the channel goes on, and what
+// has no room is refused.
+func TestAgentTransfersAreCharged(t *testing.T) {
+	const all = 250 // at once
+	s := newServed(t)
+	url, key := s.withMicrosandbox()
+	_, a := s.agentBox(url, key)
+	a.shell("truncate -s 3M /tmp/f", nil)
+	h, err := a.fs("OpenFile", msi{"path": "/tmp/f", "options": msi{"read": true, "write": true}})
+	if err != "" {
+		t.Fatal(err)
+	}
+	pad := make([]byte, 4<<20-1024)
+	for name, x := range map[string]struct {
+		offer  msi
+		fewest int // that have room
+		most   int
+		end    func(id uint32) // what ends a transfer
+	}{
+		"Read": {offer: offer(3<<20, 1), fewest: 150, most: 256 << 20 / (1<<20 + 256<<10), end: func(id uint32) {
+			a.send(id, "core.bulk.cancel", msi{"kind": 1, "reason": 1, "message": "x"})
+		}},
+		"Write": {offer: offer(3<<20, 0), fewest: 100, most: 256 << 20 / (2 << 20), end: func(id uint32) {
+			a.record(id, 1, 0, "x")
+			a.send(id, "core.bulk.finish", msi{"kind": 1, "flow": 1, "final_offset": 1})
+		}},
+	} {
+		for range 2 { // all comes back
+			for range all {
+				a.start("core.fs.request", msi{"op": msi{name: msi{"handle": h, "offset": 0}}, "bulk": x.offer})
+			}
+			var open []uint32
+			for refused := 0; len(open)+refused < all; {
+				switch f := a.next(); f.kind {
+				case "core.bulk.accepted":
+					open = append(open, f.id)
+				case "core.fs.response":
+					if refused++; !strings.Contains(fmt.Sprint(f.p["error"]), "too many files and connections are being transferred") {
+						t.Errorf("%s: %+v", name, f)
+					}
+				case "record [1 2 0 0]":
+				default:
+					t.Errorf("%s: %+v", name, f)
+				}
+			}
+			if len(open) < x.fewest || len(open) > x.most {
+				t.Errorf("%s: %d at once, want %d to %d", name, len(open), x.fewest, x.most)
+			}
+			ping := a.start("core.ping", msi{"x": pad})
+			for f := a.next(); f.id != ping; f = a.next() {
+				if f.kind != "record [1 2 0 0]" {
+					t.Errorf("%s: %+v", name, f)
+				}
+			}
+			for _, id := range open {
+				x.end(id)
+			}
+			for range open {
+				f := a.next()
+				for f.flag&1 == 0 {
+					f = a.next()
+				}
+				if ok := name == "Write"; f.p["ok"] != ok {
+					t.Errorf("%s: %+v", name, f)
+				}
+			}
+		}
+	}
+	if log := s.log.String(); strings.Contains(log, "level=ERROR") {
+		t.Errorf("what clients send is an error of the server:\n%s", log)
+	}
+}
+
+// A client that resets its connection has gone, which is no error of the server.
+func TestAgentReset(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withMicrosandbox()
+	_, a := s.agentBox(url, key)
+	a.shell("truncate -s 1G /tmp/f", nil)
+	h, failed := a.fs("OpenFile", msi{"path": "/tmp/f", "options": msi{"read": true}})
+	if failed != "" {
+		t.Fatal(failed)
+	}
+	a.start("core.fs.request", msi{"op": msi{"Read": msi{"handle": h, "offset": 0}}})
+	if f := a.next(); f.kind != "core.fs.data" {
+		t.Fatalf("%+v", f)
+	}
+	if err := a.raw.(*net.TCPConn).SetLinger(0); err != nil {
+		t.Fatal(err)
+	}
+	_ = a.raw.Close()
+	testkit.Until(t, "the channel has ended", func() bool { return s.figure("sandpit_open_streams") == 0 })
+	if log := s.log.String(); strings.Contains(log, "level=ERROR") {
+		t.Errorf("a client that goes is an error of the server:\n%s", log)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
@@ -78,6 +79,8 @@ type bulk struct {
 	record int    // the largest content of a record
 	window uint64 // of what comes; 0: nothing may come
 
+	patience time.Duration // how long the client may give no credit
+
 	mu   sync.Mutex // guards all below
 	cond sync.Cond  // something has changed
 
@@ -97,6 +100,9 @@ type bulk struct {
 // errBulkEnded is the error of a transfer that the client does not want any more.
 var errBulkEnded error = &gate.Refusal{Code: errcode.Canceled, Message: "the client has ended the transfer"}
 
+// errNoCredit is the error of a transfer whose client takes nothing.
+var errNoCredit error = &gate.Refusal{Code: errcode.Timeout, Message: "the client has given no credit for the rest of the transfer in time", Hint: "take what comes, or cancel the transfer"}
+
 // accept begins a transfer of flows, and tells the client. It returns nil if the client has not offered any.
 func (op *operation) accept(offer *bulkOffer, kind, flows uint8, window uint64) (*bulk, error) {
 	if offer == nil {
@@ -110,6 +116,10 @@ func (op *operation) accept(offer *bulkOffer, kind, flows uint8, window uint64) 
 	}
 	b := &bulk{op: op, kind: kind, record: int(min(offer.Record, bulkRecord)), window: window, limit: window, credit: offer.Credit}
 	b.cond.L = &b.mu
+	b.patience = op.ch.call.Gate().Limits().Stall
+	if kind == bulkTCP {
+		b.patience = op.ch.call.Gate().Limits().Tunnel
+	}
 	op.ch.mu.Lock()
 	op.bulk = b
 	op.ch.mu.Unlock()
@@ -166,9 +176,7 @@ func (b *bulk) Read(p []byte) (int, error) {
 func (b *bulk) Write(p []byte) (n int, err error) {
 	for n < len(p) {
 		b.mu.Lock()
-		for b.sent >= b.credit && b.err == nil {
-			b.cond.Wait()
-		}
+		b.await()
 		at, size := b.sent, int(min(uint64(len(p)-n), uint64(b.record), b.credit-b.sent))
 		err := b.err
 		b.sent += uint64(size)
@@ -182,6 +190,18 @@ func (b *bulk) Write(p []byte) (n int, err error) {
 		n += size
 	}
 	return n, nil
+}
+
+// await waits for credit, or the end. Precondition: b.mu is held.
+func (b *bulk) await() {
+	if b.sent < b.credit || b.err != nil {
+		return
+	}
+	late := time.AfterFunc(b.patience, func() { b.end(errNoCredit) })
+	defer late.Stop()
+	for b.sent >= b.credit && b.err == nil {
+		b.cond.Wait()
+	}
 }
 
 // finish tells the client that nothing more is sent.

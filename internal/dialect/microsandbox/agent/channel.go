@@ -61,6 +61,7 @@ type channel struct {
 	mu         sync.Mutex
 	operations map[uint32]*operation
 	held       int64         // bytes of frames that wait, and of inputs
+	windows    int64         // bytes that may wait of files and connections
 	inputs     int64         // bytes that wait for the standard inputs of programs
 	freed      chan struct{} // has an element when held has become less
 	all        sync.WaitGroup
@@ -134,8 +135,9 @@ func (ch *channel) put(b []byte) error {
 	ch.call.W.Sent += int64(len(b))
 	if err != nil {
 		ch.cancel(errGone)
+		return errGone
 	}
-	return err
+	return nil
 }
 
 // send sends a frame.
@@ -472,12 +474,43 @@ func (ch *channel) add(n int64) error {
 	return err
 }
 
-// account has the call hold n bytes. Precondition: ch.mu is held.
+// account has the call hold n bytes of frames and inputs. Precondition: ch.mu is held.
 func (ch *channel) account(n int64) error {
 	if n <= gate.FreeBody && ch.held <= gate.FreeBody {
 		return nil
 	}
-	return ch.call.Hold(gate.InMemory, max(n-gate.FreeBody, 0))
+	return ch.charge(n, ch.windows)
+}
+
+// charge has the call hold bytes of frames and inputs, and of windows. Precondition: ch.mu is held.
+func (ch *channel) charge(held, windows int64) error {
+	return ch.call.Hold(gate.InMemory, windows+max(held-gate.FreeBody, 0))
+}
+
+// holdWindow counts bytes that may wait of a file or a connection until the client takes them, or the sandbox does. They
+// take no room of frames: room for one stays, because the reader has to read what ends the wait.
+func (ch *channel) holdWindow(n int64) error {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	if err := ch.charge(ch.held+maxFrame*copies, ch.windows+n); err != nil {
+		if r := (*gate.Refusal)(nil); ch.windows > 0 && errors.As(err, &r) && r.Code == errcode.TooLarge {
+			return errTransfers
+		}
+		return err
+	}
+	ch.windows += n
+	return ch.charge(ch.held, ch.windows)
+}
+
+// errTransfers is the error of a transfer that has no memory, because others of its channel have it.
+var errTransfers error = &gate.Refusal{Code: errcode.RateLimited, Message: "too many files and connections are being transferred on this channel", Hint: "wait until some of them have ended"}
+
+// releaseWindow undoes holdWindow.
+func (ch *channel) releaseWindow(n int64) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	ch.windows -= n
+	_ = ch.charge(ch.held, ch.windows) // less is never too much
 }
 
 // release undoes hold.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 	"github.com/fxamacker/cbor/v2"
@@ -53,10 +54,9 @@ func (j *journal) count(line string) (n int) {
 	return n
 }
 
-// A panic in an operation ends its channel, with a reason, and the operation. The server goes on.
-func TestOperationsPanic(t *testing.T) {
-	log, record := new(testkit.Buffer), new(journal)
-	s := dialect.Server{Log: slog.New(slog.NewTextHandler(log, nil))}
+// serve serves channels, each by handle, until the test ends.
+func serve(t *testing.T, opt gate.Options, s dialect.Server, handle func(*channel)) (*gate.Gate, string) {
+	t.Helper()
 	routes := Routes(s, "m")
 	for i := range routes {
 		routes[i].ID = "m." + routes[i].ID
@@ -67,16 +67,49 @@ func TestOperationsPanic(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		newChannel(c, s, nil, conn, "m.").serve() // it has no sandbox, so operations on it panic
+		handle(newChannel(c, s, nil, conn, "m.")) // it has no sandbox, so operations on it panic
 		return nil
 	}
-	g := gate.New(gate.Options{Keys: anyKey{}, Audit: record})
+	opt.Keys = anyKey{}
+	g := gate.New(opt)
 	server := httptest.NewUnstartedServer(nil)
 	g.Configure(server.Config, g.Handler(gate.Dialect{Routes: routes, Credential: func(*http.Request) (string, bool) { return "k", false }, Fail: func(*gate.Call, gate.Failure) {}}))
 	server.Start()
-	defer server.Close()
+	t.Cleanup(server.Close)
+	return g, server.URL + "/v1/sandboxes/s/agent"
+}
+
+// A transfer whose client gives no credit for the rest ends.
+func TestBulkEndsWithoutCredit(t *testing.T) {
+	ended := make(chan error, 1)
+	_, url := serve(t, gate.Options{Audit: new(journal), Limits: gate.Limits{Stall: time.Second}}, dialect.Server{}, func(ch *channel) {
+		op := &operation{ch: ch, id: firstID}
+		b, err := op.accept(&bulkOffer{Format: bulkFormat, Record: minBulkRecord, Credit: 1}, bulkFiles, bulkOut, 0)
+		if err == nil {
+			var n int
+			if n, err = b.Write([]byte("more than one byte")); n != 1 {
+				t.Errorf("%d bytes are sent for a credit of one", n)
+			}
+		}
+		ended <- err
+	})
+	conn, _, err := websocket.Dial(t.Context(), url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.CloseNow() }()
+	if err := <-ended; !errors.Is(err, errNoCredit) {
+		t.Errorf("the transfer ends with %v", err)
+	}
+}
+
+// A panic in an operation ends its channel, with a reason, and the operation. The server goes on.
+func TestOperationsPanic(t *testing.T) {
+	log, record := new(testkit.Buffer), new(journal)
+	s := dialect.Server{Log: slog.New(slog.NewTextHandler(log, nil))}
+	g, url := serve(t, gate.Options{Audit: record}, s, (*channel).serve)
 	for n := range 2 {
-		conn, resp, err := websocket.Dial(t.Context(), server.URL+"/v1/sandboxes/s/agent", nil)
+		conn, resp, err := websocket.Dial(t.Context(), url, nil)
 		if err != nil {
 			t.Fatal(err, resp)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/api/stream"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
+	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
@@ -142,6 +143,15 @@ func readHandle(ctx context.Context, op *operation, in *filesArgs) (any, error) 
 	if in.Len != nil {
 		length = int64(min(*in.Len, math.MaxInt64))
 	}
+	held := int64(wire.HostWindow) // what waits; the buffer is of either kind of transfer
+	if length >= 0 {
+		held = min(held, length)
+	}
+	held += bulkRecord
+	if err := op.ch.holdWindow(held); err != nil {
+		return nil, err
+	}
+	defer op.ch.releaseWindow(held)
 	r, err := h.files.Open(ctx, h.path, int64(min(in.Offset, math.MaxInt64)), length)
 	if err != nil {
 		return nil, err
@@ -175,10 +185,10 @@ func writeHandle(ctx context.Context, op *operation, in *filesArgs) (any, error)
 	}
 	if in.bulk != nil {
 		const held = 2 * filesWindow // what waits, and the buffer that it grows in
-		if err := op.ch.tryHold(held); err != nil {
+		if err := op.ch.holdWindow(held); err != nil {
 			return nil, err
 		}
-		defer op.ch.release(held)
+		defer op.ch.releaseWindow(held)
 	}
 	b, err := op.accept(in.bulk, bulkFiles, bulkIn, filesWindow)
 	if err != nil {

@@ -11,13 +11,15 @@ import (
 
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
+	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 )
 
 // itself are the hosts that are the sandbox itself.
 var itself = [...]string{"localhost", "127.0.0.1", "::1", "[::1]", "0.0.0.0", "::", ""}
 
-// heldConnection is the memory of a connection: the buffers of its two directions, beside what a bulk transfer takes.
-const heldConnection = 64 << 10
+// heldConnection is the memory of a connection: the buffers of its two directions, and what waits of what comes from the
+// port, beside what a bulk transfer takes.
+const heldConnection = 64<<10 + wire.HostWindow
 
 // connect connects to a port of the sandbox. The connection counts as a stream of the key, and its memory is charged.
 func (op *operation) connect(m message) {
@@ -42,7 +44,9 @@ func (op *operation) connect(m message) {
 		if req.Bulk != nil {
 			held += 2 * tcpWindow // what waits, and the buffer that it grows in
 		}
-		err = part.Hold(gate.InMemory, held)
+		if err = ch.holdWindow(held); err == nil {
+			defer ch.releaseWindow(held)
+		}
 	}
 	if err == nil {
 		inside, err = op.dial(part.Ctx, req)
