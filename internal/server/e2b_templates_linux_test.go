@@ -285,7 +285,7 @@ func TestE2BBuildsEndWithTheServer(t *testing.T) {
 	b.call(200, kept.ID(), "GET", "/sandboxes/"+kept.ID(), "")
 }
 
-// A build ends with the key that began it, at once.
+// A build ends with the key that began it, at once, also if it still waits.
 func TestE2BBuildsEndWithTheirKey(t *testing.T) {
 	s := newServed(t)
 	s.plain()
@@ -297,6 +297,7 @@ func TestE2BBuildsEndWithTheirKey(t *testing.T) {
 	testkit.Until(t, "the build runs", func() bool {
 		return strings.Contains(b.call(200, "", "GET", "/templates/runs/builds/"+id+"/status", ""), `"message":"begun"`)
 	})
+	waits := b.request("waits")
 	admin := s.unix()
 	defer admin.Close()
 	if err := admin.Call(t.Context(), "DELETE", "/v1/keys/"+owner.ID, nil, nil); err != nil {
@@ -304,6 +305,7 @@ func TestE2BBuildsEndWithTheirKey(t *testing.T) {
 	}
 	b.key = s.makeKey(v1.NewKey{Namespace: "builds"}).Secret
 	b.wait("runs", id, "error", "the key is no longer valid")
+	b.wait("waits", waits, "error", "the key is no longer valid")
 	testkit.Until(t, "the sandboxes of the build are removed", func() bool { return b.sandboxes() == 0 })
 }
 

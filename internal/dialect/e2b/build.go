@@ -60,7 +60,9 @@ type build struct {
 	limits    sandpit.Limits // of its sandbox
 
 	asked time.Time
-	idle  *time.Timer // ends it, if it waits
+	idle  *time.Timer     // ends it, if it waits
+	life  context.Context // ends with the key and the server
+	over  func()          // tells the gate that it has ended; may be called again
 
 	mu       sync.Mutex
 	status   string     // guarded by mu
@@ -102,6 +104,7 @@ func (b *build) present() string {
 	defer b.mu.Unlock()
 	if b.status == statusWaiting && time.Since(b.asked) > maxBuildTime {
 		b.status, b.reason = statusError, &reason{Message: "the build was not started within " + maxBuildTime.String(), Log: []logEntry{}}
+		b.over()
 	}
 	return b.status
 }
@@ -152,6 +155,7 @@ func (bs *builds) add(b *build) (left []engine.Box, err error) {
 			break
 		}
 		if bs.all[at].present() == statusWaiting {
+			bs.all[at].end(&reason{Message: "newer builds were requested"})
 			left = append(left, bs.all[at].stage)
 		}
 		bs.all = slices.Delete(bs.all, at, at+1)
@@ -160,6 +164,12 @@ func (bs *builds) add(b *build) (left []engine.Box, err error) {
 	b.idle = time.AfterFunc(maxIdleTime, func() {
 		defer b.api.Protect("ending a build that waits", func(error) {})
 		bs.abandon(b, "the build got neither files nor its start within "+maxIdleTime.String())
+	})
+	context.AfterFunc(b.life, func() {
+		defer b.api.Protect("ending a build that waits", func(error) {})
+		if why := context.Cause(b.life); errors.Is(why, gate.ErrKeyEnded) {
+			bs.abandon(b, why.Error())
+		}
 	})
 	bs.all = append(bs.all, b)
 	return slices.DeleteFunc(left, func(sb engine.Box) bool { return sb == nil }), nil
@@ -198,6 +208,7 @@ func (bs *builds) remove(b *build) {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
 	b.idle.Stop()
+	b.over()
 	bs.all = slices.DeleteFunc(bs.all, func(o *build) bool { return o == b })
 }
 
@@ -224,7 +235,7 @@ func (bs *builds) waiting(namespace, name string) (found *build) {
 }
 
 // start starts a build that waits. Two builds of one template don't run at the same time.
-func (bs *builds) start(ctx context.Context, b *build, in *buildStart) error {
+func (bs *builds) start(b *build, in *buildStart) error {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
 	for _, o := range bs.all {
@@ -239,16 +250,13 @@ func (bs *builds) start(ctx context.Context, b *build, in *buildStart) error {
 	b.status = statusBuilding
 	b.mu.Unlock()
 	b.idle.Stop()
-	ctx, end := b.api.Gate.Outlive(ctx, b.caller)
-	go func() {
-		defer end()
-		b.run(ctx, in)
-	}()
+	go b.run(b.life, in)
 	return nil
 }
 
 // end ends a build, which succeeded if there is no reason.
 func (b *build) end(why *reason) {
+	b.over()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.status, b.reason = statusReady, why; why != nil {

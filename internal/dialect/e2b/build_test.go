@@ -12,12 +12,21 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
+// newBuild returns a build that lives until it has told that it is over.
+func newBuild(a *api, namespace, name string) *build {
+	b := &build{api: a, namespace: namespace, name: name}
+	life, end := context.WithCancelCause(context.Background())
+	b.life, b.over = life, func() { end(nil) }
+	return b
+}
+
 // A build that is still being made has no sandbox for its archives, and gets none.
 func TestBuildsWithoutAPlace(t *testing.T) {
-	all, b := new(builds), &build{namespace: "n", name: "t"}
+	all, b := new(builds), newBuild(new(api), "n", "t")
 	if left, err := all.add(b); err != nil || len(left) != 0 {
 		t.Fatal(left, err)
 	}
@@ -47,7 +56,7 @@ func TestNewBuildsReplaceThoseThatWait(t *testing.T) {
 	all := new(builds)
 	add := func(namespace, name, want string) *build {
 		t.Helper()
-		b := &build{namespace: namespace, name: name}
+		b := newBuild(new(api), namespace, name)
 		left, err := all.add(b)
 		var names []string
 		for _, sb := range left {
@@ -100,7 +109,7 @@ func TestNewBuildsReplaceThoseThatWait(t *testing.T) {
 	for _, b := range all.all {
 		b.status = statusBuilding
 	}
-	if _, err := all.add(&build{namespace: "newer", name: "t"}); errcode.Of(err) != errcode.Overloaded {
+	if _, err := all.add(newBuild(new(api), "newer", "t")); errcode.Of(err) != errcode.Overloaded {
 		t.Errorf("where all run: %v", err)
 	}
 }
@@ -109,7 +118,8 @@ func TestNewBuildsReplaceThoseThatWait(t *testing.T) {
 func TestBuildPanics(t *testing.T) {
 	log := new(testkit.Buffer)
 	a, st := &api{Server: dialect.Server{Log: slog.New(slog.NewTextHandler(log, nil))}}, new(stage) // it has no engine
-	b := &build{api: a, stage: st}
+	b := newBuild(a, "n", "t")
+	b.stage = st
 	b.run(t.Context(), new(buildStart))
 	if got := b.report(0); got.Status != statusError || got.Reason.Message != "internal error in the server" {
 		t.Errorf("the build: %+v", got)
@@ -126,7 +136,7 @@ func TestBuildsThatGetNothingEnd(t *testing.T) {
 		a := new(api)
 		var made []*build
 		for _, name := range []string{"idle", "busy"} {
-			b := &build{api: a, namespace: "n", name: name}
+			b := newBuild(a, "n", name)
 			if _, err := a.builds.add(b); err != nil || !a.builds.place(b, &stage{name: name}) {
 				t.Fatal(err)
 			}
@@ -152,6 +162,61 @@ func TestBuildsThatGetNothingEnd(t *testing.T) {
 			t.Error("a build was abandoned twice")
 		}
 		a.builds.remove(busy)
+	})
+}
+
+// A build that waits ends with the life of its key, and not with that of the server. However it ends, the gate learns that it is over.
+func TestBuildsThatWaitEndWithTheirKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := new(api)
+		ends := func(name, why string, end func(b *build)) {
+			t.Helper()
+			b, st := newBuild(a, "n", name), new(stage)
+			life, cancel := context.WithCancelCause(t.Context())
+			over := b.over
+			b.life, b.over = life, func() { over(); cancel(nil) }
+			if _, err := a.builds.add(b); err != nil || !a.builds.place(b, st) {
+				t.Fatal(err)
+			}
+			switch name {
+			case "revoked":
+				cancel(gate.ErrKeyEnded)
+			case "draining":
+				cancel(gate.ErrDraining)
+			}
+			synctest.Wait()
+			if waits := name != "revoked"; (b.present() == statusWaiting) != waits || st.removed == waits {
+				t.Errorf("%s: it is %s, and its sandbox is removed: %v", name, b.present(), st.removed)
+			}
+			end(b)
+			synctest.Wait()
+			if got := b.report(0).Reason; life.Err() == nil || why != "" && (got == nil || !strings.Contains(got.Message, why)) {
+				t.Errorf("%s: it is told %+v, over: %v", name, got, life.Err())
+			}
+			a.builds.remove(b)
+		}
+		ends("revoked", "the key is no longer valid", func(*build) {})
+		ends("draining", "", a.builds.remove)
+		ends("removed", "", a.builds.remove)
+		ends("abandoned", "why", func(b *build) { a.builds.abandon(b, "why") })
+		ends("replaced", replaced, func(b *build) { _, _ = a.builds.add(newBuild(a, "n", b.name)) })
+		ends("made room", "newer builds", func(b *build) {
+			for i := range maxBuildsOfOne {
+				_, _ = a.builds.add(newBuild(a, "n", fmt.Sprint("other", i)))
+			}
+		})
+		ends("busy for too long", "was not started within", func(b *build) {
+			for range maxBuildTime/maxIdleTime*2 + 1 {
+				time.Sleep(maxIdleTime / 2)
+				b.idle.Reset(maxIdleTime)
+			}
+			synctest.Wait()
+			_ = b.present()
+		})
+		for _, b := range a.builds.all {
+			b.idle.Stop()
+			b.over()
+		}
 	})
 }
 

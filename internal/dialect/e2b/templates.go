@@ -275,8 +275,10 @@ func requestBuild(c *call) error {
 	if in.Memory != nil {
 		b.limits.Memory = *in.Memory << 20
 	}
+	b.life, b.over = c.api.Gate.Outlive(c.Ctx, c.Caller)
 	left, err := c.api.builds.add(b)
 	if err != nil {
+		b.over()
 		return err
 	}
 	for _, sb := range left {
@@ -422,7 +424,7 @@ func startBuild(c *call) error {
 		c.api.builds.abandon(b, message(c.Describe(err)))
 		return err
 	}
-	if err := c.api.builds.start(c.Ctx, b, in); err != nil {
+	if err := c.api.builds.start(b, in); err != nil {
 		return err
 	}
 	c.W.WriteHeader(http.StatusAccepted)
