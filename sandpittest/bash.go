@@ -86,6 +86,8 @@ func testBashEnds(t *testing.T, e *env) {
 		{"set -e; echo -n last; (exit 4); echo not", "the interpreter exited with code 4"},
 		{"echo -n last; exec sh -c 'exit 5'", "the interpreter exited with code 5"},
 		{"echo -n last; kill -SEGV $$", "the interpreter was killed by signal 11 (segmentation fault)"},
+		{"echo -n last; exec 198>&- 199>&-", "the interpreter was killed by signal 9 (killed)"}, // without them, no run would end
+		{"set -m; sleep 1000 & kill -STOP $!; trap 'sleep 1000' EXIT; echo -n last; exec 199>&-", "the interpreter was killed by signal 9 (killed)"},
 	})
 }
 

@@ -15,6 +15,10 @@ import (
 // goes on with the next line after an interrupt. The descriptors 198 and 199 are its outputs, also if the
 // code redirects its own. Children inherit them, as they do the outputs.
 
+// bashOrEnd ends a bash that can't print a mark, because code has closed these descriptors: no run would end.
+// Neither stopped jobs nor traps prevent it.
+const bashOrEnd = ` || \builtin kill -KILL $$`
+
 func bashLines() *lines {
 	return &lines{start: bashStart, greet: bashGreeting, run: bashRun, check: checkBash, done: (*run).doneBash}
 }
@@ -31,7 +35,7 @@ func bashStart(s setup) (string, error) {
 
 // bashGreeting returns the line that has a bash greet with a mark.
 func bashGreeting(nonce string) string {
-	return fmt.Sprintf("PROMPT_COMMAND=; \\builtin printf '\\036%s\\037%%s\\036' \"$__sandpit_greeting\" >&198\n", nonce)
+	return fmt.Sprintf("PROMPT_COMMAND=; \\builtin printf '\\036%s\\037%%s\\036' \"$__sandpit_greeting\" >&198"+bashOrEnd+"\n", nonce)
 }
 
 // bashRun returns the line that has a bash run code. The end is that of the line, or PROMPT_COMMAND after
@@ -41,8 +45,8 @@ func bashGreeting(nonce string) string {
 func bashRun(begin, nonce string, code sandpit.Code) string {
 	var end, line strings.Builder
 	end.WriteString("{ __sandpit_status=$?; ! \\unset -f builtin >&2; \\builtin set +ex; \\builtin unset -f eval")
-	for _, fd := range []int{198, 199} {
-		fmt.Fprintf(&end, "; \\builtin printf '\\036%s\\037%%d %%d\\036' \"$__sandpit_status\" \"$__sandpit_run\" >&%d", nonce, fd)
+	for _, fd := range []int{199, 198} { // the run has ended with the mark of 198
+		fmt.Fprintf(&end, "; \\builtin printf '\\036%s\\037%%d %%d\\036' \"$__sandpit_status\" \"$__sandpit_run\" >&%d"+bashOrEnd, nonce, fd)
 	}
 	end.WriteString("; } 2>/dev/null")
 	fmt.Fprintf(&line, "PROMPT_COMMAND=%s; __sandpit_run=$((__sandpit_run + 1)); %s; %s; ", quoted(end.String()), bashMark(198, begin), bashMark(199, begin))
@@ -55,7 +59,7 @@ func bashRun(begin, nonce string, code sandpit.Code) string {
 }
 
 func bashMark(fd int, nonce string) string {
-	return fmt.Sprintf("\\builtin printf '\\036%s\\036' >&%d", nonce, fd)
+	return fmt.Sprintf("\\builtin printf '\\036%s\\036' >&%d"+bashOrEnd, nonce, fd)
 }
 
 // quoted quotes a text for bash, in one line.
