@@ -618,6 +618,8 @@ func testWriteInPlace(t *testing.T, e *env) {
 	for _, opt := range []sandpit.WriteOptions{{InPlace: true, Offset: -1}, {Offset: 1}, {InPlace: true, Append: true}, {InPlace: true, Offset: 1<<63 - 1}} {
 		if _, err := files.Write(ctx, "/tmp/f", strings.NewReader("x"), opt); !errors.Is(err, sandpit.ErrInvalid) {
 			t.Errorf("%+v: %v", opt, err)
+		} else if strings.Contains(err.Error(), "at the end of the file") != opt.Append {
+			t.Errorf("%+v: %v", opt, err)
 		}
 	}
 	if got := get(t, sb, "/tmp/f"); got != want {

@@ -91,7 +91,10 @@ func (f *Files) Open(s *conn.Stream, op wire.Op, msg []byte) error {
 		if err := checkXattrs(&m); err != nil {
 			return err
 		}
-		if m.Offset < 0 || m.Offset > 0 && !m.InPlace || m.InPlace && m.AtEnd {
+		if m.InPlace && m.AtEnd {
+			return wire.Invalid("a write is either at an offset or at the end of the file: omit one of them")
+		}
+		if m.Offset < 0 || m.Offset > 0 && !m.InPlace {
 			return wire.Invalid("the offset of a write is negative, or the write is not in place")
 		}
 		path, err := f.settings.Path(f.user, m.Path)
