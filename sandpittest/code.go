@@ -3,6 +3,7 @@ package sandpittest
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os/exec"
 	"slices"
 	"strings"
@@ -264,30 +265,23 @@ os.write(1, b"\xff")
 	if want := "one\ntwo\nthreefour\xff"; !got.Success() || got.stdout != want || got.stderr != "warn" {
 		t.Errorf("%+v", got)
 	}
-	// The value of the last expression comes after what was printed before it.
-	order := make(chan string, 100)
-	_, err := sb.RunCode(guarded(t), sandpit.Code{Source: "print('printed', flush=True)\ndisplay(1)\nprint('more')\n2", Stdout: sent(order), Output: func(o sandpit.CodeOutput) { order <- o.Text }})
-	must(t, err)
-	for last := ""; ; {
-		select {
-		case last = <-order:
-			continue
-		default:
-		}
-		if last != "2" {
-			t.Errorf("last came %q", last)
-		}
-		break
-	}
+	inOrder(t, n, "print('a', flush=True)\ndisplay(1)\nprint('b')\ndisplay(2)\nprint('c', end='')\ndisplay(3)\nprint('d')\n4")
 	n.long(t, "for i in range(128): os.write(1, b'x' * 65536)")
 }
 
-// sent sends what is written to it.
-type sent chan string
-
-func (s sent) Write(b []byte) (int, error) {
-	s <- string(b)
-	return len(b), nil
+// inOrder checks that values come in their place among what is printed, as the code has it: a, 1, b, 2, c, 3, d, 4.
+func inOrder(t *testing.T, n speaker, source string) {
+	t.Helper()
+	for range 20 {
+		all := new(written)
+		_, err := n.sb.RunCode(guarded(t), sandpit.Code{
+			Source: source, Language: n.language, Stdout: all, Output: func(o sandpit.CodeOutput) { fmt.Fprintf(all, "<%s>", o.Text) },
+		})
+		must(t, err)
+		if got := all.String(); got != "a\n<1>b\n<2>c<3>d\n<4>" {
+			t.Fatalf("the output and the values come as %q", got)
+		}
+	}
 }
 
 func testCodeFormats(t *testing.T, e *env) {

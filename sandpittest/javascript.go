@@ -73,6 +73,7 @@ require('fs').writeSync(1, Buffer.from([0xff]));
 	if want := "one { a: 1 }\ntwo\nthreefour\n\xff"; !got.Success() || got.stdout != want || got.stderr != "warn\nfive\n" {
 		t.Errorf("%+v, error %+v", got, got.Error)
 	}
+	inOrder(t, n, "console.log('a')\ndisplay(1)\nconsole.log('b')\ndisplay(2)\nprocess.stdout.write('c')\ndisplay(3)\nconsole.log('d')\n4")
 	n.long(t, "for (let i = 0; i < 128; i++) process.stdout.write('x'.repeat(65536))")
 }
 

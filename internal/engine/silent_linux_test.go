@@ -258,7 +258,7 @@ func TestGuestFallsSilentBeforeItExpires(t *testing.T) {
 		srv := newSurvivor(t)
 		e := srv.open(t, func(o *engine.Options) { o.Patience = engine.Patience{Expire: 100 * time.Millisecond} })
 		box := made(t, e, sandpit.Spec{OnExpiry: policy})
-		if err := box.(sandpit.Lifecycle).SetLifetime(t.Context(), sandpit.Lifetime{Life: time.Nanosecond}); err != nil {
+		if err := box.(sandpit.Lifecycle).SetLifetime(t.Context(), sandpit.Lifetime{Life: 2 * time.Second}); err != nil {
 			t.Fatal(err)
 		}
 		signal(t, srv, box.ID(), syscall.SIGSTOP)

@@ -31,6 +31,7 @@ type message struct {
 	Env   json.RawMessage `json:"env"` // a list of strings
 
 	Output    *output `json:"output"`
+	After     int     `json:"after"`     // the number of its place in standard output; 0: that has none
 	Truncated bool    `json:"truncated"` // some of it is missing
 
 	Done   string     `json:"done"` // the nonce

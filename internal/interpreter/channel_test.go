@@ -84,11 +84,13 @@ func TestLongLinesAreSkipped(t *testing.T) {
 
 // A lane passes on exactly what is between its marks, in whatever pieces that comes.
 func TestLane(t *testing.T) {
-	const want = "out\x1eput\x1ebegi\x1een"
+	const want, places = "out\x1eput\x1ebegi\x1een", "\x1eend\x1f1\x1e\x1eend\x1f12\x1e\x1eend\x1fx\x1e"
 	for range 2000 {
 		var out bytes.Buffer
-		l := newLane(&out, "begin", "end", false, make(chan struct{}, 1))
-		all := []byte("before\x1ebegi\x1ebegin\x1e" + want + "\x1eend\x1eafter\x1eend\x1e")
+		o := newOrder()
+		o.pass(12)
+		l := newLane(&out, "begin", "end", false, make(chan struct{}, 1)).inOrder(o, "end")
+		all := []byte("before\x1ebegi\x1ebegin\x1e" + want[:5] + places + want[5:] + "\x1eend\x1eafter\x1eend\x1e")
 		for len(all) > 0 {
 			n := 1 + rand.IntN(len(all))
 			if _, err := l.Write(all[:n]); err != nil {
@@ -103,6 +105,9 @@ func TestLane(t *testing.T) {
 		}
 		if l.flush(); out.String() != want {
 			t.Fatalf("passed on %q", out.String())
+		}
+		if n := o.placed; n != 12 {
+			t.Fatalf("the last place is %d", n)
 		}
 	}
 	var out bytes.Buffer

@@ -134,9 +134,9 @@
   const identity = (fd) => ((s) => `${s.dev} ${s.ino}`)(fstatSync(fd)), outputs = [1, 2].map(identity);
 
   // Marks a place in the output, and returns the sum of the numbers of the outputs that have it.
-  function mark(nonce) {
+  function mark(nonce, fds = [1, 2]) {
     let written = 0;
-    for (const fd of [1, 2]) {
+    for (const fd of fds) {
       try {
         if (identity(fd) !== outputs[fd - 1]) continue; // the code has closed its output, and the number is another file's
         write(fd, Buffer.from(`\x1e${nonce}\x1e`));
@@ -219,7 +219,9 @@
       else if (content !== undefined) extra[kind] = typeof content === 'string' ? content : JSON.stringify(content);
     }
     if (Object.keys(extra).length > 0) output.extra = extra;
-    if (!send({ output })) send({ output: { main, text: '(a value can\'t be displayed: it is too large, or not JSON)' }, truncated: true });
+    let after = 0;
+    if (!main && current && mark(`${current.request.run}\x1f${current.values + 1}`, [1])) after = ++current.values; // the main one comes after everything
+    if (!send({ output, after })) send({ after, output: { main, text: '(a value can\'t be displayed: it is too large, or not JSON)' }, truncated: true });
   }
 
   // Displays a value, or with {raw: true} formats by their media types.
@@ -390,7 +392,7 @@
   let last;
 
   function begin(request) {
-    const run = current = { request, name: `run-${++count}`, before: Object.create(null), session: new Session(), promise: null };
+    const run = current = { request, name: `run-${++count}`, before: Object.create(null), session: new Session(), promise: null, values: 0 };
     mark(request.begin);
     try {
       for (const entry of request.env ?? []) {

@@ -5,11 +5,12 @@ import sys
 
 
 def kernel(setup):
-    import ast, base64, builtins, importlib.machinery, io, json, linecache, os, select, signal, site, socket, time, traceback, types, __future__
+    import ast, base64, builtins, importlib.machinery, io, json, linecache, os, select, signal, site, socket, time, traceback, types, _thread, __future__
 
     # What the code may replace, and a run needs to end.
     dumps, getpid, handle, ready_of = json.dumps, os.getpid, signal.signal, select.select
-    dup2, fstat, write = os.dup2, os.fstat, os.write
+    dup2, fstat, write, get_ident = os.dup2, os.fstat, os.write, _thread.get_ident
+    main_thread, lock = get_ident(), _thread.allocate_lock()
     max_line = setup["max_line"]
     pid, marks, null, listener = None, [1, 2], None, None
     main = types.ModuleType("__main__")
@@ -20,7 +21,7 @@ def kernel(setup):
     features = 0
     for feature in __future__.all_feature_names:
         features |= getattr(__future__, feature).compiler_flag
-    state = {"conn": None, "running": False, "flags": 0, "loop": None, "rest": b"", "figures": False, "interrupted": False}
+    state = {"conn": None, "running": False, "flags": 0, "loop": None, "rest": b"", "figures": False, "interrupted": False, "nonce": None, "values": 0}
 
     def send(message):
         """Sends a line. If that is too long, or can't be JSON, it returns False."""
@@ -36,22 +37,46 @@ def kernel(setup):
             pass  # the server has gone: another one connects
         return True
 
+    def put(fd, text):
+        """Writes a mark, and returns whether that was possible."""
+        text = b"\x1e" + text.encode() + b"\x1e"
+        try:
+            while text:
+                text = text[write(fd, text):]
+        except OSError:
+            return False
+        return True
+
+    def flush(stream):
+        try:
+            getattr(sys, stream).flush()
+        except Exception:
+            pass
+
     def mark(nonce):
-        """Marks a place in the output, and returns the sum of the numbers of the outputs that have it."""
+        """Marks a place in the outputs, and returns the sum of the numbers of those that have it."""
         written = 0
         for number, (fd, stream) in enumerate(zip(marks, ("stdout", "stderr")), 1):
-            try:
-                getattr(sys, stream).flush()
-            except Exception:
-                pass
-            text = b"\x1e" + nonce.encode() + b"\x1e"
-            try:
-                while text:
-                    text = text[write(fd, text):]
-                written += number
-            except OSError:
-                pass
+            flush(stream)
+            written += number * put(fd, nonce)
         return written
+
+    def place():
+        """Marks the place of a value in standard output, and returns its number, or 0."""
+        if not state["nonce"] or getpid() != pid:
+            return 0
+        flush("stdout")
+        state["values"] += 1
+        held = state["running"] and get_ident() == main_thread  # an interrupt must not cut the mark off
+        if held:
+            state["running"] = False
+        placed = put(marks[0], "%s\x1f%d" % (state["nonce"], state["values"]))
+        if held:
+            state["running"] = True
+            if state["interrupted"]:
+                state["interrupted"] = False
+                raise KeyboardInterrupt
+        return state["values"] if placed else 0
 
     # Values.
 
@@ -122,13 +147,22 @@ def kernel(setup):
                     out["chart"] = charts_of(value)
                 except Exception:
                     pass  # it has its image
-            if not send(message):
+            held = lock.acquire(True, 1)  # values of threads have their places in turn
+            try:
+                if not main:  # that comes after everything else
+                    message["after"] = place()
+                if send(message):
+                    continue
                 out.pop("data", None)
                 out.pop("chart", None)
                 message["truncated"] = True
                 if send(message):
                     continue
-                send({"output": {"main": main, "text": "(%s can't be displayed: it is too large, or not JSON)" % type(value).__name__}, "truncated": True})
+                message["output"] = {"main": main, "text": "(%s can't be displayed: it is too large, or not JSON)" % type(value).__name__}
+                send(message)
+            finally:
+                if held:
+                    lock.release()
 
     # Figures of matplotlib, if the image has it.
 
@@ -421,6 +455,7 @@ def kernel(setup):
     def run(request, count):
         """Runs a block."""
         mark(request["begin"])
+        state["nonce"], state["values"] = request["run"], 0
         before = {}
         for name, value in (entry.partition("=")[::2] for entry in request.get("env") or ()):
             before.setdefault(name, os.environ.get(name))
@@ -461,6 +496,7 @@ def kernel(setup):
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+        state["nonce"] = None
         marked = mark(request["run"])
         for fd in range(3):  # no connection must get the number of an output that the code has closed
             try:

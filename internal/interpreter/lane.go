@@ -3,17 +3,19 @@ package interpreter
 import (
 	"bytes"
 	"io"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// lane passes one output of an interpreter on, from the mark that begins a run to the one that ends it.
+// lane passes one output of an interpreter on, from the mark that begins a run to the one that ends it. Marks in
+// between are those of places: of a value that the code has displayed.
 // What comes before belongs to no run: an earlier server began that, or threads print between runs. Lines
 // come in pieces, since Python writes the end of a line on its own: the rest of a line that follows soon is passed on
 // with its beginning.
 type lane struct {
-	mu     sync.Mutex  // guards all but moved, marked and closed
+	mu     sync.Mutex  // guards all but moved, marked, order and closed
 	to     io.Writer   // nil: nothing is passed on
 	line   []byte      // the beginning of a line that is not passed on yet, at most maxLineHeld
 	timer  *time.Timer // passes that on; nil: nothing is held
@@ -23,6 +25,8 @@ type lane struct {
 	over   bool   // the mark has come
 	texts  bool   // a text belongs to the mark
 	text   []byte // which is bounded
+	place  []byte // begins the mark of a place; empty: there are none
+	order  *order // of the places
 	marked chan struct{}
 	moved  chan struct{} // has room for one: output came
 	closed atomic.Bool   // nothing more is passed on
@@ -39,6 +43,12 @@ func newLane(to io.Writer, begin, end string, texts bool, moved chan struct{}) *
 	if begin != "" {
 		l.begin = markOf(begin, false)
 	}
+	return l
+}
+
+// inOrder has the lane keep the places of values.
+func (l *lane) inOrder(o *order, end string) *lane {
+	l.order, l.place = o, markOf(end, true)
 	return l
 }
 
@@ -80,6 +90,10 @@ func (l *lane) take(b []byte) {
 		}
 		b, l.begin = after, nil
 	}
+	b, whole := l.places(b)
+	if !whole {
+		return
+	}
 	if before, after, found := bytes.Cut(b, l.mark); found {
 		l.pass(before)
 		l.passLine()
@@ -101,6 +115,36 @@ func (l *lane) take(b []byte) {
 	l.pass(b[:end])
 	l.held = bytes.Clone(b[end:])
 }
+
+// places takes the marks of places, and passes on what is before them. It returns what is behind them;
+// whole is false if the rest of one has to come.
+func (l *lane) places(b []byte) (rest []byte, whole bool) {
+	for len(l.place) > 0 {
+		before, after, found := bytes.Cut(b, l.place)
+		if !found || bytes.Contains(before, l.mark) {
+			break
+		}
+		digits, after2, complete := bytes.Cut(after, []byte{markByte})
+		if !complete && len(after) <= maxPlace {
+			l.pass(before)
+			l.held = bytes.Clone(b[len(before):])
+			return nil, false
+		}
+		l.pass(before)
+		l.passLine()
+		if complete && len(digits) <= maxPlace {
+			if n, err := strconv.Atoi(string(digits)); err == nil {
+				l.order.reach(n)
+			}
+			after = after2
+		}
+		b = after
+	}
+	return b, true
+}
+
+// maxPlace is the largest number of digits of a place.
+const maxPlace = 9
 
 // read reads the text after the mark.
 func (l *lane) read(b []byte) {

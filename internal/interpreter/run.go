@@ -58,7 +58,7 @@ func (m *Manager) Run(ctx context.Context, code sandpit.Code, allow Allow) (sand
 	if err != nil {
 		return sandpit.CodeResult{}, err
 	}
-	r := &run{c: c, is: is, code: code, nonce: random(), moved: make(chan struct{}, 1)}
+	r := &run{c: c, is: is, code: code, nonce: random(), moved: make(chan struct{}, 1), order: newOrder()}
 	return r.do(ctx)
 }
 
@@ -70,6 +70,7 @@ type run struct {
 	nonce string
 
 	moved    chan struct{} // output came
+	order    *order        // of the values among that
 	sent     atomic.Bool   // the request was sent
 	stopping atomic.Bool   // it was interrupted: if it has not begun yet, it does not begin
 	silenced atomic.Bool   // the caller wants nothing more
@@ -322,6 +323,7 @@ func (r *run) show(next *output, release func()) {
 func (r *run) end(cancel func()) {
 	cancel()
 	r.silenced.Store(true)
+	r.order.end()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, l := range r.lanes {
@@ -370,17 +372,24 @@ func (r *run) talk(ctx context.Context) error {
 		return err
 	}
 	r.sent.Store(true)
+	defer r.order.end()
 	for {
 		m, release, err := in.next()
 		if err != nil {
 			return err
 		}
 		r.truncated = r.truncated || m.Truncated
+		if m.Truncated && m.After == 0 || r.c.m.place.Full(r.is.process.ID()) { // a place that does not come
+			r.order.end()
+		}
 		if m.Output != nil {
 			if r.outputs++; r.outputs > sandpit.MaxCodeOutputs {
 				r.truncated = true
+				r.order.pass(m.After)
 			} else {
+				r.order.await(m.After)
 				r.show(m.Output, release)
+				r.order.pass(m.After)
 				continue
 			}
 		}
@@ -397,6 +406,9 @@ func (r *run) open(begin string, texts bool) (err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lanes = []*lane{newLane(r.code.Stdout, begin, r.nonce, texts, r.moved), newLane(r.code.Stderr, begin, r.nonce, texts, r.moved)}
+	if !texts {
+		r.lanes[0].inOrder(r.order, r.nonce)
+	}
 	r.all, r.leave, err = r.c.m.place.Follow(r.is.process.ID(), r.lanes[0], r.lanes[1])
 	return err
 }
