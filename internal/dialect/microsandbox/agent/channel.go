@@ -26,7 +26,7 @@ const (
 	maxOperations = 256      // in progress
 	maxHeld       = 16 << 20 // bytes of frames that wait, unless it is one
 	maxInputs     = 16 << 20 // bytes that wait for the standard inputs of programs
-	maxInput      = 4 << 20  // bytes that wait for the standard input of a program, unless it is one frame
+	maxInput      = 12 << 20 // bytes that wait for the standard input of a program, unless it is one frame
 	maxPiece      = 64 << 10 // bytes of output in a frame
 	copies        = 3        // of a frame while it is decoded
 )
@@ -298,7 +298,7 @@ func (ch *channel) start(m message) (queued bool, err error) {
 	tunnel := ch.call.Gate().Limits().Tunnel
 	op := &operation{ch: ch, id: m.id, kind: m.kind, in: newInbox(maxWaiting, 0, tunnel), ctrl: newInbox(maxWaiting, 0, tunnel)}
 	if m.kind == kindExec {
-		op.in = newInbox(0, maxInput, inputPatience)
+		op.in = newInbox(0, maxInput, ch.call.Gate().Limits().Tunnel)
 	}
 	ch.mu.Lock()
 	_, used := ch.operations[m.id]
@@ -420,11 +420,17 @@ func (ch *channel) stray(m message) error {
 }
 
 // hold counts bytes of a frame, and waits until there is room for them.
-func (ch *channel) hold(n int64) error {
+func (ch *channel) hold(n int64) error { return ch.room(n, ch.tryHold) }
+
+// holdInput counts bytes that are to wait for the standard input of a program, and waits until there is room for them.
+func (ch *channel) holdInput(n int64) error { return ch.room(n, ch.tryHoldInput) }
+
+// room tries to count bytes until there is room for them.
+func (ch *channel) room(n int64, try func(n int64) error) error {
 	late := time.NewTimer(ch.call.Gate().Limits().Tunnel)
 	defer late.Stop()
 	for {
-		err := ch.tryHold(n)
+		err := try(n)
 		if err == nil {
 			return nil
 		}
@@ -451,8 +457,7 @@ func (ch *channel) tryHold(n int64) error {
 	return ch.add(n)
 }
 
-// holdInput counts bytes that are to wait for the standard input of a program.
-func (ch *channel) holdInput(n int64) error {
+func (ch *channel) tryHoldInput(n int64) error {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	if ch.inputs > 0 && ch.inputs+n > maxInputs {

@@ -224,15 +224,11 @@ func whyFailed(err error, f gate.Failure) (kind string, errno syscall.Errno) {
 	return whyOther, 0
 }
 
-// inputPatience is how long a program may read nothing while maxInput bytes wait for it. What the client sends behind these, such
-// as signals, is read only then.
-const inputPatience = 10 * time.Second
-
 // inputCost is the memory that each frame of input takes besides its data.
 const inputCost = 64
 
-// input passes data on to the standard input, and waits for room. The protocol can't tell the client to wait with it, which would
-// hold up what comes behind it. So a program that reads nothing for too long gets no more.
+// input passes data on to the standard input, and waits for room. The protocol can't tell the client to wait with input alone:
+// what comes behind it waits too. A program that reads nothing for as long as Limits.Tunnel gets no more.
 func (op *operation) input(m message) error {
 	var data dataMessage
 	if op.in.gone() || decoder().Unmarshal(m.payload, &data) != nil {
@@ -247,7 +243,7 @@ func (op *operation) input(m message) error {
 		op.ch.releaseInput(m.size)
 	}
 	if err != nil {
-		return op.refuseInput(syscall.ETIMEDOUT, fmt.Sprintf("the program has read nothing for %v, and too much waits for it", inputPatience))
+		return op.refuseInput(syscall.ETIMEDOUT, fmt.Sprintf("the program has read nothing for %v, and too much waits for it", op.in.patience))
 	}
 	return nil
 }
