@@ -114,11 +114,17 @@ func (s *Sandbox) expire() {
 	}
 }
 
-// killAll kills all processes of a sandbox that is about to be removed.
+// killAll kills all processes of a sandbox that is about to be removed, unless its life was made longer meanwhile.
 func (s *Sandbox) killAll() {
 	ctx, cancel := context.WithTimeout(context.Background(), lifeGrace)
 	defer cancel()
-	_ = s.endAll(ctx, 0) // what can't be killed is removed with the sandbox
+	if _, err := s.begins(ctx); err != nil {
+		return
+	}
+	defer s.ends()
+	if s.outlived() {
+		_ = s.endAll(ctx, 0) // what can't be killed is removed with the sandbox
+	}
 }
 
 // outlived reports whether the lifetime is over, so that a process that was killed has died of it.
@@ -186,6 +192,9 @@ func (s *Sandbox) setLifetime(ctx context.Context, life sandpit.Lifetime, p poli
 		return err
 	}
 	defer s.ends()
+	if s.outlived() { // its processes are gone
+		return sandpit.WithHint(fmt.Errorf("changing the lifetime of sandbox %s, which has ended: %w", s.Name(), sandpit.ErrClosed), "create a new sandbox")
+	}
 	if state == sandpit.StateCreated || state == sandpit.StateCreating || state == sandpit.StateFailed {
 		return s.stateError(state)
 	}

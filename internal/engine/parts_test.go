@@ -391,6 +391,18 @@ func TestExtendedMeanwhile(t *testing.T) {
 	}
 }
 
+// TestNotExtendedAfterItsEnd has the life of a sandbox whose processes are killed because it is over not made longer, and those
+// of one whose life was made longer meanwhile not killed.
+func TestNotExtendedAfterItsEnd(t *testing.T) {
+	s := New(Options{Policy: policy.Default()}).newSandbox("a", "ns")
+	s.state, s.deadline, s.timeUp = sandpit.StateRunning, time.Now(), true
+	if err := s.SetLifetime(t.Context(), sandpit.Lifetime{Life: time.Hour}); !errors.Is(err, sandpit.ErrClosed) || sandpit.Hint(err) == "" {
+		t.Errorf("got %v", err)
+	}
+	s.timeUp = false
+	s.killAll() // which would ask the guest that it does not have
+}
+
 // Blanks have what is left of the memory, and give way to what is promised.
 func TestBlanksCountInCapacity(t *testing.T) {
 	e := New(Options{Capacity: Capacity{Memory: 3*blankMemory + 1}, Pool: Pool{Size: 8}})

@@ -41,7 +41,7 @@ func bashGreeting(nonce string) string {
 // bashRun returns the line that has a bash run code. The end is that of the line, or PROMPT_COMMAND after
 // an interrupt or another end of the line. It resets the options -e and -x, with which
 // the lines of later runs could end the shell or be printed. No alias and no function of the code takes part: those named
-// builtin and eval are removed when their run ends.
+// builtin and eval are removed when their run ends, unless builtin is read-only or unset is a function, too.
 func bashRun(begin, nonce string, code sandpit.Code) string {
 	var end, line strings.Builder
 	end.WriteString("{ __sandpit_status=$?; ! \\unset -f builtin >&2; \\builtin set +ex; \\builtin unset -f eval")

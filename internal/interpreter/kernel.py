@@ -208,7 +208,7 @@ def kernel(setup):
         running = module.get_running_loop
 
         def in_block():
-            return state["running"] and threading.current_thread() is threading.main_thread()
+            return state["running"] and getpid() == pid and threading.current_thread() is threading.main_thread()
 
         def get_running_loop():
             try:

@@ -256,7 +256,7 @@ func replaceAt(dir int, name string, make func() error) error {
 // copyStep is how much is copied before it is asked whether anybody still wants it.
 const copyStep = 8 << 20
 
-// content copies a file, and leaves out its holes.
+// content copies a file up to the size that it has, and leaves out its holes.
 func (c *copier) content(out, in int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(in, &st); err != nil {
@@ -287,8 +287,10 @@ func (c *copier) content(out, in int) error {
 		}
 		at = end
 	}
-	// Files of /proc say that they are empty. Others may have grown.
-	return c.rest(out, in)
+	if st.Size > 0 {
+		return nil
+	}
+	return c.unsized(out, in)
 }
 
 // data copies n bytes, or up to the end: in the kernel where that is possible.
@@ -335,8 +337,8 @@ func (c *copier) through(out, in int, n int64) error {
 	return nil
 }
 
-// rest copies what follows the size of a file, which is not much.
-func (c *copier) rest(out, in int) error {
+// unsized copies a file that says it is empty, as those of /proc do.
+func (c *copier) unsized(out, in int) error {
 	if err := c.through(out, in, maxUnsized); err != nil {
 		return err
 	}

@@ -65,6 +65,55 @@ func TestCopyOfProc(t *testing.T) {
 	}
 }
 
+// TestCopyOfGrowing: the copy of a file that grows has what it had at the begin.
+func TestCopyOfGrowing(t *testing.T) {
+	from, to := filepath.Join(t.TempDir(), "from"), filepath.Join(t.TempDir(), "to")
+	want := bytes.Repeat([]byte("x"), 1<<20)
+	if err := os.WriteFile(from, want, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(from, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	grow := func() bool {
+		if _, err := f.Write(make([]byte, 2*maxUnsized)); err != nil {
+			t.Error(err)
+		}
+		return false
+	}
+	if err := copyTree(from, to, false, grow); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(to); err != nil || !bytes.HasPrefix(got, want) {
+		t.Errorf("the copy has %d bytes, %v", len(got), err)
+	}
+}
+
+// TestCopyOfLargeAttributes: attributes that the other file system has no place for do not fail a copy.
+func TestCopyOfLargeAttributes(t *testing.T) {
+	dir, err := os.MkdirTemp("/dev/shm", "sandpit-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	from, to := filepath.Join(dir, "from"), filepath.Join(t.TempDir(), "to")
+	if err := os.WriteFile(from, []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setxattr(from, "user.big", make([]byte, 30_000), 0); err != nil && err != unix.EOPNOTSUPP {
+		t.Fatal(err)
+	}
+	never := func() bool { return false }
+	if err := copyTree(from, to, false, never); err != nil {
+		t.Errorf("copy: %v", err)
+	}
+	if err := move(from, to+"2", never); err != nil {
+		t.Errorf("move: %v", err)
+	}
+}
+
 // TestMoveEnds: what a move removes is bounded by what it has copied, whatever others make there meanwhile.
 func TestMoveEnds(t *testing.T) {
 	dir := t.TempDir()

@@ -88,8 +88,8 @@ func listXattrs(path string) ([]string, error) {
 	return users, nil
 }
 
-// copyXattrs gives a new file or directory the attributes of users that another one has. What its file
-// system has no place for by their names is left out: it may have none at all.
+// copyXattrs gives a new file or directory the attributes of users that another one has. Those that its file
+// system has no place for are left out: it may have no attributes at all, or take less of them.
 func copyXattrs(to, from int) error {
 	path := procName(from)
 	names, err := listXattrs(path)
@@ -102,7 +102,9 @@ func copyXattrs(to, from int) error {
 		if err == nil {
 			err = unix.Fsetxattr(to, name, value[:n], 0)
 		}
-		if err != nil && err != unix.EOPNOTSUPP && err != unix.ENODATA { // just removed
+		switch err {
+		case nil, unix.EOPNOTSUPP, unix.ENOSPC, unix.E2BIG, unix.ERANGE, unix.EDQUOT, unix.ENODATA: // just removed
+		default:
 			return err
 		}
 	}
