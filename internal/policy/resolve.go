@@ -23,11 +23,15 @@ const (
 	maxPaths    = 256
 	maxPath     = 4095 // PATH_MAX of linux/limits.h, without its NUL
 	maxLabels   = 64
-	maxLabelKey = 128      // bytes
-	maxLabel    = 4096     // bytes of a value
-	maxLabelSum = 16 << 10 // bytes of all names and values
-	maxHostname = 63       // bytes; Linux takes 64, a DNS label 63
-	maxUser     = 256      // bytes
+	maxHostname = 63  // bytes; Linux takes 64, a DNS label 63
+	maxUser     = 256 // bytes
+)
+
+// Bounds of labels, in bytes.
+const (
+	MaxLabelName  = 128
+	MaxLabelValue = 4096
+	MaxLabelSum   = 16 << 10 // all names and values
 )
 
 // Resolve checks a Spec and returns its limits, with every field set.
@@ -336,14 +340,14 @@ func checkLabels(spec sandpit.Spec) error {
 	for key, value := range spec.Labels {
 		sum += len(key) + len(value)
 		switch {
-		case key == "" || len(key) > maxLabelKey || !printable(key) || strings.ContainsRune(key, '='):
+		case key == "" || len(key) > MaxLabelName || !printable(key) || strings.ContainsRune(key, '='):
 			return invalid("", "%s is not a valid label name", quote(key))
-		case len(value) > maxLabel || !printable(value):
+		case len(value) > MaxLabelValue || !printable(value):
 			return invalid("", "the value of the label %s is too long or has control characters", quote(key))
 		}
 	}
-	if sum > maxLabelSum {
-		return invalid("put large values into a file of the sandbox", "the labels are longer than %d KiB in total", maxLabelSum>>10)
+	if sum > MaxLabelSum {
+		return invalid("put large values into a file of the sandbox", "the labels are longer than %d KiB in total", MaxLabelSum>>10)
 	}
 	return nil
 }

@@ -585,3 +585,30 @@ func TestE2BSignaturesOfSeveralKeys(t *testing.T) {
 		s.e2bCall(t, 200, "content", "GET", url+"/files?path=/tmp/x&signature="+neturl.QueryEscape(signature), "")
 	}
 }
+
+// A change of the network that is refused changes nothing, and neither does a create.
+func TestE2BRefusedNetworkChangesNothing(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withE2B()
+	box := s.newE2BSandbox(t, url, key, `,"allow_internet_access":false`)
+	call := func(status int, text, method, path, body string) {
+		t.Helper()
+		s.e2bCall(t, status, text, method, url+path, body, "X-API-KEY", key)
+	}
+	names := make([]string, 1500)
+	for i := range names {
+		names[i] = fmt.Sprintf("%036d.example.com", i)
+	}
+	many, err := json.Marshal(names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := "/sandboxes/" + box.SandboxID
+	for allow, want := range map[string]string{string(many): "network.allowOut has 1500 entries", `["not a host !!","8.8.8.8"]`: "network.allowOut: rule"} {
+		call(400, want, "PUT", one+"/network", `{"allowOut":`+allow+`}`)
+		call(200, `"allowInternetAccess":false`, "GET", one, "")
+		call(400, want, "POST", "/sandboxes", `{"templateID":"base","network":{"allowOut":`+allow+`}}`)
+	}
+	call(204, "", "PUT", one+"/network", `{"allowOut":["8.8.8.8"]}`)
+	call(200, `"allowOut":["8.8.8.8"]`, "GET", one, "")
+}

@@ -261,6 +261,35 @@ func TestE2BBuildsAreBounded(t *testing.T) {
 	b.call(404, `{"code":404,`, "GET", "/templates/aliases/endless", "")
 }
 
+// A build whose start is refused ends, with its sandbox, also if its body can't be read. One for which the caller is asked to try
+// again goes on waiting.
+func TestE2BRefusedBuildsEnd(t *testing.T) {
+	s := newServed(t)
+	s.plain()
+	url, key := s.withE2B()
+	b := builder{t, s, url, key}
+	s.clean()
+	for body, want := range map[string]string{
+		`{"steps":"x"}`: `\"steps\" must be`,
+		`{"steps":[`:    "the body is not valid",
+		`{"fromTemplate":"base","steps":[{"type":"NONE"}]}`: "step 1",
+	} {
+		id := b.request("refused")
+		b.call(404, "the build is not known", "POST", "/v2/templates/other/builds/"+id, body)
+		b.call(200, `"status":"waiting"`, "GET", "/templates/refused/builds/"+id+"/status", "")
+		b.call(400, want, "POST", "/v2/templates/refused/builds/"+id, body)
+		b.call(200, `"status":"error"`, "GET", "/templates/refused/builds/"+id+"/status", "")
+		b.call(200, want, "GET", "/templates/refused/builds/"+id+"/status", "")
+		if n := b.sandboxes(); n != 0 {
+			t.Errorf("%s leaves %d sandboxes", body, n)
+		}
+	}
+	b.start("busy", b.request("busy"), `{"type":"RUN","args":["sleep 1000"]}`)
+	second := b.request("busy")
+	b.call(409, "wait until it has ended", "POST", "/v2/templates/busy/builds/"+second, `{"fromTemplate":"base"}`)
+	b.call(200, `"status":"waiting"`, "GET", "/templates/busy/builds/"+second+"/status", "")
+}
+
 // What builds leave when the server is killed, the next one removes when it starts.
 func TestE2BBuildsEndWithTheServer(t *testing.T) {
 	s := newServed(t)

@@ -234,7 +234,7 @@ func (bs *builds) waiting(namespace, name string) (found *build) {
 	return found
 }
 
-// start starts a build that waits. Two builds of one template don't run at the same time.
+// start starts a build that waits. Two builds of one template don't run at the same time: the other one goes on waiting.
 func (bs *builds) start(b *build, in *buildStart) error {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()

@@ -1,12 +1,17 @@
 package e2b
 
 import (
+	"errors"
 	"maps"
 	"net/http"
 	"strconv"
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
 func TestMetadata(t *testing.T) {
@@ -62,5 +67,44 @@ func TestMetadataInLabels(t *testing.T) {
 	}
 	if _, err := labelsOf(metadata); err == nil {
 		t.Error("so much metadata is taken")
+	}
+}
+
+// Metadata that is too long as labels is refused with the name that the client gave it.
+func TestLongMetadata(t *testing.T) {
+	for about, c := range map[string]struct {
+		name, value string
+		count       int    // of such entries
+		want        string // "": it is taken
+	}{
+		"a long name":             {strings.Repeat("n", policy.MaxLabelName), "x", 1, ""},
+		"a long value":            {"k", strings.Repeat("v", policy.MaxLabelValue), 1, ""},
+		"a longer name":           {strings.Repeat("n", policy.MaxLabelName+1), "x", 1, "in metadata takes 129 bytes, and may take 128"},
+		"a longer value":          {"k", strings.Repeat("v", policy.MaxLabelValue+1), 1, `the value of "k" in metadata takes 4097 bytes, and may take 4096`},
+		"a name that is escaped":  {strings.Repeat("=", 20), "x", 1, `the name "====================" in metadata takes 160 bytes, and may take 128`},
+		"a value that is escaped": {"k", strings.Repeat("\n", 600), 1, `the value of "k" in metadata takes 4800 bytes, and may take 4096`},
+		"too much in all":         {"k", strings.Repeat("v", policy.MaxLabelValue), 4, "metadata takes 16392 bytes, and may take 16384"},
+	} {
+		metadata := map[string]string{}
+		for i := range c.count {
+			name := c.name
+			if c.count > 1 {
+				name += strconv.Itoa(i)
+			}
+			metadata[name] = c.value
+		}
+		labels, err := labelsOf(metadata)
+		if c.want != "" {
+			if errcode.Of(err) != errcode.Invalid || !strings.Contains(err.Error(), c.want) || !strings.Contains(sandpit.Hint(err), "8 bytes") {
+				t.Errorf("%s: %v, want %s", about, err, c.want)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", about, err)
+		}
+		if _, err := policy.Resolve(sandpit.Spec{Image: "host", Labels: labels}, policy.Policy{}); errors.Is(err, sandpit.ErrInvalid) {
+			t.Errorf("%s: as labels: %v", about, err)
+		}
 	}
 }

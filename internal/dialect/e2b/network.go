@@ -7,6 +7,8 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
+	"github.com/sandpit-dev/sandpit/internal/egress"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // networkConfig says what a sandbox may reach. In E2B what is allowed wins over what is denied,
@@ -50,13 +52,36 @@ func (n *networkConfig) egress(internet *bool) (sandpit.Egress, error) {
 	closed := internet != nil && !*internet || slices.Contains(n.DenyOut, allTraffic)
 	switch {
 	case slices.Contains(n.AllowOut, allTraffic):
-		return sandpit.Egress{Preset: sandpit.EgressPublic}, nil
+		return sandpit.Egress{Preset: sandpit.EgressPublic}, n.checkRedundant()
 	case closed:
 		return sandpit.Egress{Allow: n.AllowOut}, nil
 	case len(n.AllowOut) > 0 && len(n.DenyOut) > 0:
 		return sandpit.Egress{}, dialect.Unsupported(fmt.Sprintf("network.allowOut with a denyOut other than [%q] is", allTraffic))
 	}
-	return sandpit.Egress{Preset: sandpit.EgressPublic, Deny: n.DenyOut}, nil
+	return sandpit.Egress{Preset: sandpit.EgressPublic, Deny: n.DenyOut}, n.checkRedundant()
+}
+
+// maxRedundant bounds the bytes of a redundant AllowOut as JSON. It is kept in the data of the dialect, which is bounded, too.
+const maxRedundant = 32 << 10
+
+// checkRedundant refuses an AllowOut that is redundant if the engine would refuse it as the rules of closed egress, or if it is too large to keep.
+func (n *networkConfig) checkRedundant() error {
+	const hint = "omit network.allowOut: all public addresses are allowed without it"
+	if len(n.AllowOut) > sandpit.MaxEgressRules {
+		return gate.Invalid(fmt.Sprintf("network.allowOut has %d entries, and may have %d", len(n.AllowOut), sandpit.MaxEgressRules), hint)
+	}
+	data, err := json.Marshal(n.AllowOut)
+	if err != nil {
+		return err
+	}
+	if len(data) > maxRedundant {
+		return gate.Invalid(fmt.Sprintf("network.allowOut has %d bytes, and may have %d where all public addresses are allowed", len(data), maxRedundant), hint)
+	}
+	rules := slices.DeleteFunc(slices.Clone(n.AllowOut), func(rule string) bool { return rule == allTraffic })
+	if _, err := egress.Compile(sandpit.Egress{Allow: rules}); err != nil {
+		return fmt.Errorf("network.allowOut: %w", err)
+	}
+	return nil
 }
 
 // mentionsEgress reports whether n, which may be nil, says what the sandbox may reach.

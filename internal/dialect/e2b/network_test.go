@@ -2,11 +2,14 @@ package e2b
 
 import (
 	"encoding/json"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 )
 
 // What E2B's network settings allow, the egress allows, and nothing else. What can't be said so is refused.
@@ -64,6 +67,35 @@ func TestNetworkIsTold(t *testing.T) {
 		}
 		if got, err := json.Marshal(networkOf(e, state{AllowOut: n.redundant(e)})); err != nil || string(got) != want {
 			t.Errorf("%s is told as %s, %v", body, got, err)
+		}
+	}
+}
+
+// An AllowOut that adds nothing is bounded, and its entries are checked as those of closed egress are.
+func TestRedundantAllowOutIsChecked(t *testing.T) {
+	names := func(count, length int) []string {
+		out := make([]string, count)
+		for i := range out {
+			out[i] = fmt.Sprintf("%0*d.example.com", length-len(".example.com"), i)
+		}
+		return out
+	}
+	for about, c := range map[string]struct {
+		allow []string
+		want  string // "": it is taken
+	}{
+		"valid":                 {[]string{"8.8.8.8", "pypi.org", "*.x.org", "1.1.1.0/24"}, ""},
+		"all traffic":           {[]string{allTraffic, "pypi.org"}, ""},
+		"as many as possible":   {names(sandpit.MaxEgressRules, 20), ""},
+		"too many":              {names(sandpit.MaxEgressRules+1, 20), "network.allowOut has 1025 entries, and may have 1024"},
+		"too many bytes":        {names(sandpit.MaxEgressRules, 48), "bytes, and may have 32768"},
+		"not a host":            {[]string{"not a host !!", "8.8.8.8"}, `network.allowOut: rule "not a host !!"`},
+		"with all traffic":      {[]string{allTraffic, "not a host !!"}, `network.allowOut: rule "not a host !!"`},
+		"too many, all traffic": {append(names(sandpit.MaxEgressRules, 20), allTraffic), "network.allowOut has 1025 entries"},
+	} {
+		_, err := (&networkConfig{AllowOut: c.allow}).egress(nil)
+		if c.want == "" && err != nil || c.want != "" && (errcode.Of(err) != errcode.Invalid || !strings.Contains(err.Error(), c.want) || sandpit.Hint(err) == "") {
+			t.Errorf("%s: %v, want %q", about, err, c.want)
 		}
 	}
 }

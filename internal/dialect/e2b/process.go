@@ -369,7 +369,7 @@ func (r *signalRequest) about() string {
 }
 
 // endWait bounds the wait for the end of a process that was killed.
-const endWait = time.Second
+const endWait = 10 * time.Second
 
 // sendSignal sends a signal. SIGKILL kills the process with all that it started, and is answered when the process has ended.
 func sendSignal(c *call, in *signalRequest) (any, error) {

@@ -22,6 +22,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/gate"
+	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
 // sandboxRoutes returns the routes of the control plane.
@@ -123,14 +124,27 @@ func (n *newSandbox) spec() (sandpit.Spec, error) {
 // maxMetadata bounds the entries of metadata, which are labels.
 const maxMetadata = 64
 
+// escapeHint says what to do about metadata that is too long as labels.
+const escapeHint = "put more into a file of the sandbox; control characters, and = in names, take 8 bytes each"
+
 // labelsOf returns metadata as labels.
 func labelsOf(metadata map[string]string) (map[string]string, error) {
 	if len(metadata) > maxMetadata {
 		return nil, gate.Invalid(fmt.Sprintf("metadata has %d entries, and may have %d", len(metadata), maxMetadata), "put more into a file of the sandbox")
 	}
-	labels := make(map[string]string, len(metadata))
+	labels, sum := make(map[string]string, len(metadata)), 0
 	for name, value := range metadata {
-		labels[toLabel(name, true)] = toLabel(value, false)
+		key, label := toLabel(name, true), toLabel(value, false)
+		switch {
+		case len(key) > policy.MaxLabelName:
+			return nil, gate.Invalid(fmt.Sprintf("the name %.80q in metadata takes %d bytes, and may take %d", name, len(key), policy.MaxLabelName), escapeHint)
+		case len(label) > policy.MaxLabelValue:
+			return nil, gate.Invalid(fmt.Sprintf("the value of %.80q in metadata takes %d bytes, and may take %d", name, len(label), policy.MaxLabelValue), escapeHint)
+		}
+		labels[key], sum = label, sum+len(key)+len(label)
+	}
+	if sum > policy.MaxLabelSum {
+		return nil, gate.Invalid(fmt.Sprintf("metadata takes %d bytes, and may take %d", sum, policy.MaxLabelSum), escapeHint)
 	}
 	return labels, nil
 }

@@ -407,22 +407,25 @@ func (s *buildStart) resolve(a *api) (string, error) {
 	return image, err
 }
 
-// startBuild lets a build begin.
+// startBuild lets a build begin. One whose request is refused ends, since SDKs give up then, unless the refusal says when to try again.
 func startBuild(c *call) error {
 	in := new(buildStart)
-	if err := c.readJSON(in); err != nil {
-		return c.Untouched(err)
-	}
-	if err := c.Intend(fmt.Sprintf("template %.80q from %.80q, %d steps", c.R.PathValue("template"), in.FromImage+in.FromTemplate, len(in.Steps))); err != nil {
-		return err
-	}
+	refused := c.readJSON(in)
 	b, err := c.build()
 	if err != nil {
 		return err
 	}
-	if err := in.check(c.api); err != nil { // SDKs give up then
-		c.api.builds.abandon(b, message(c.Describe(err)))
+	if err := c.Intend(fmt.Sprintf("template %.80q from %.80q, %d steps", b.name, in.FromImage+in.FromTemplate, len(in.Steps))); err != nil {
 		return err
+	}
+	if refused == nil {
+		refused = in.check(c.api)
+	}
+	if refused != nil {
+		if f := c.Describe(refused); f.After == 0 {
+			c.api.builds.abandon(b, message(f))
+		}
+		return refused
 	}
 	if err := c.api.builds.start(b, in); err != nil {
 		return err
