@@ -203,6 +203,13 @@ func (bs *builds) abandon(b *build, why string) {
 	}
 }
 
+// refuse ends a build whose start is refused, since SDKs give up then, unless the refusal says when to try again.
+func (bs *builds) refuse(b *build, f gate.Failure) {
+	if f.After == 0 {
+		bs.abandon(b, message(f))
+	}
+}
+
 // remove removes a build.
 func (bs *builds) remove(b *build) {
 	bs.mu.Lock()

@@ -165,6 +165,22 @@ func TestBuildsThatGetNothingEnd(t *testing.T) {
 	})
 }
 
+// A build whose start is refused ends, and its sandbox is removed, unless the refusal says when to try again.
+func TestBuildsWhoseStartIsRefused(t *testing.T) {
+	a, st := new(api), new(stage)
+	b := newBuild(a, "n", "t")
+	if _, err := a.builds.add(b); err != nil || !a.builds.place(b, st) {
+		t.Fatal(err)
+	}
+	defer a.builds.remove(b)
+	if a.builds.refuse(b, gate.Failure{Code: errcode.Overloaded, Message: "busy", After: time.Second}); b.present() != statusWaiting || st.removed {
+		t.Errorf("after a refusal for a while it is %s, and its sandbox is removed: %v", b.present(), st.removed)
+	}
+	if a.builds.refuse(b, gate.Failure{Code: errcode.Invalid, Message: "bad", Hint: "mend it"}); b.present() != statusError || !st.removed || b.reason.Message != "bad (mend it)" {
+		t.Errorf("after a refusal it is %s, %+v, and its sandbox is removed: %v", b.present(), b.reason, st.removed)
+	}
+}
+
 // A build that waits ends with the life of its key, and not with that of the server. However it ends, the gate learns that it is over.
 func TestBuildsThatWaitEndWithTheirKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -407,7 +407,7 @@ func (s *buildStart) resolve(a *api) (string, error) {
 	return image, err
 }
 
-// startBuild lets a build begin. One whose request is refused ends, since SDKs give up then, unless the refusal says when to try again.
+// startBuild lets a build begin.
 func startBuild(c *call) error {
 	in := new(buildStart)
 	refused := c.readJSON(in)
@@ -422,9 +422,7 @@ func startBuild(c *call) error {
 		refused = in.check(c.api)
 	}
 	if refused != nil {
-		if f := c.Describe(refused); f.After == 0 {
-			c.api.builds.abandon(b, message(f))
-		}
+		c.api.builds.refuse(b, c.Describe(refused))
 		return refused
 	}
 	if err := c.api.builds.start(b, in); err != nil {
