@@ -516,7 +516,7 @@ func testCodeMagics(t *testing.T, e *env) {
 
 func testCodeIPython(t *testing.T, e *env) {
 	sb := coder(t, e)
-	const stub = "import sys\nfor name in [n for n in sys.modules if n.partition('.')[0] == 'IPython']: del sys.modules[name]\n"
+	const forget = "import sys\nfor name in [n for n in sys.modules if n.partition('.')[0] == 'IPython']: del sys.modules[name]\n"
 	all := []sandpit.CodeOutput{
 		{HTML: "<b>x</b>", Text: "<IPython.core.display.HTML object>"},
 		{Markdown: "# m", Text: "<IPython.core.display.Markdown object>"},
@@ -536,7 +536,7 @@ func testCodeIPython(t *testing.T, e *env) {
 		{Text: "'updated'"},
 		{Main: true, Text: "(None, True, True)"},
 	}
-	got := runs(t, sb, stub+`
+	got := runs(t, sb, forget+`
 open('/tmp/a.jpg', 'wb').write(b'\xff\xd8j'); open('/tmp/a.html', 'w').write('<i>')
 import IPython, pathlib
 from IPython import display as module, get_ipython
@@ -563,7 +563,7 @@ get_ipython(), module.HTML is HTML, IPython.display is module`)
 		}
 	}
 	// What is installed wins. Only what it would tell its shell is displayed.
-	got = runs(t, sb, stub+`
+	got = runs(t, sb, forget+`
 import os
 os.makedirs('/tmp/own/IPython/core')
 open('/tmp/own/IPython/__init__.py', 'w').write('own = 42')

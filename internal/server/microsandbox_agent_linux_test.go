@@ -913,7 +913,7 @@ func TestAgentTransfersAreCharged(t *testing.T) {
 	}
 }
 
-// A client that resets its connection has gone, which is no error of the server.
+// When a client resets its connection, the log of the server has no error.
 func TestAgentReset(t *testing.T) {
 	s := newServed(t)
 	url, key := s.withMicrosandbox()

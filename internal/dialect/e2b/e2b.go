@@ -20,7 +20,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
@@ -290,20 +289,10 @@ func (c *call) lookAt() (engine.Box, error) {
 	return nil, &gate.Refusal{Code: errcode.State, Message: "the sandbox is " + string(info.State), Hint: "connect to it to resume it"}
 }
 
-// endSlack is how much earlier than the engine the guest may end what runs in a sandbox whose time is over.
-const endSlack = time.Second
-
 // ending returns the error of work that was ended from outside, if it was because the sandbox ends; else nil. Clients that
 // ask then find the sandbox gone.
 func (c *call) ending() error {
-	sb, err := c.lookAt()
-	if err != nil {
-		return err
-	}
-	if i, err := sb.Info(c.Ctx); err == nil && i.OnExpiry != sandpit.ExpiryPause && time.Until(i.ExpiresAt) < endSlack {
-		time.Sleep(time.Until(i.ExpiresAt))
-	}
-	_, err = c.lookAt()
+	_, err := c.lookAt()
 	return err
 }
 
