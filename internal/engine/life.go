@@ -173,9 +173,17 @@ func (s *Sandbox) halt(what sandpit.Expiry, state sandpit.State, reason string) 
 	return err
 }
 
-// over reports whether the lifetime is over, unless the sandbox ends for another reason.
-// Precondition: s.mu is held.
-func (s *Sandbox) over(reason string) bool { return reason != "life" || !time.Now().Before(s.deadline) }
+// over reports whether the reason for which the sandbox ends still holds: meanwhile its life may have been
+// made longer, or somebody may have used it. Precondition: s.mu is held.
+func (s *Sandbox) over(reason string) bool {
+	switch reason {
+	case "life":
+		return !time.Now().Before(s.deadline)
+	case "idle":
+		return s.idles() && s.idleLeft() <= 0
+	}
+	return true
+}
 
 // expireRetry is the time to wait after an expiry has failed.
 const expireRetry = 5 * time.Second

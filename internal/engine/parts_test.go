@@ -403,6 +403,61 @@ func TestNotExtendedAfterItsEnd(t *testing.T) {
 	s.killAll() // which would ask the guest that it does not have
 }
 
+// late is a store in which the writing of a record takes its time.
+type late struct {
+	Store
+	meanwhile func()
+}
+
+func (l late) PutSandbox(context.Context, Record) error {
+	l.meanwhile()
+	return nil
+}
+
+// TestExtendedOrRemoved has a change of the lifetime that was accepted keep a sandbox, and one in whose time the removal
+// begins refused, so that no sandbox is both: whose life was made longer, and that its expiry removes.
+func TestExtendedOrRemoved(t *testing.T) {
+	e := New(Options{Policy: policy.Default()})
+	for reason, s := range map[string]*Sandbox{"life": e.newSandbox("a", "ns"), "idle": e.newSandbox("b", "ns")} {
+		s.state, s.deadline, s.idle = sandpit.StateRunning, time.Now().Add(time.Hour), time.Hour
+		s.touch()
+		if err := s.destroy(t.Context(), reason); err != nil || s.present() != sandpit.StateRunning || s.timer == nil {
+			t.Errorf("%s: %v, then %q, with the timer %v", reason, err, s.present(), s.timer)
+		}
+		s.timer.Stop()
+	}
+
+	s := e.newSandbox("c", "ns")
+	e.opts.Store = late{meanwhile: func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.over("life") {
+			s.refuse()
+		}
+	}}
+	s.state, s.deadline, s.persistent = sandpit.StatePaused, time.Now(), true
+	before := s.deadline
+	if err := s.SetLifetime(t.Context(), sandpit.Lifetime{Life: time.Hour}); !errors.Is(err, sandpit.ErrClosed) || !s.deadline.Equal(before) {
+		t.Errorf("the removal had begun: %v, then it lives until %s", err, s.deadline)
+	}
+}
+
+// solid is an instance that can't be frozen.
+type solid struct{ driver.Instance }
+
+func (solid) Freeze(context.Context) error         { return errors.New("it does not freeze") }
+func (solid) Thaw(context.Context) error           { return nil }
+func (solid) Frozen(context.Context) (bool, error) { return false, nil }
+
+// TestFailedExpiryIsRetriedLater has a sandbox that could not be paused at its end expire again, and not at once.
+func TestFailedExpiryIsRetriedLater(t *testing.T) {
+	s := New(Options{Policy: policy.Default()}).newSandbox("a", "ns")
+	s.state, s.instance, s.deadline, s.onExpiry = sandpit.StateRunning, solid{}, time.Now(), sandpit.ExpiryPause
+	if err := s.pause(t.Context(), "life"); err == nil || s.expired || s.timer != nil {
+		t.Errorf("got %v, then it has expired: %v, with the timer %v", err, s.expired, s.timer)
+	}
+}
+
 // Blanks have what is left of the memory, and give way to what is promised.
 func TestBlanksCountInCapacity(t *testing.T) {
 	e := New(Options{Capacity: Capacity{Memory: 3*blankMemory + 1}, Pool: Pool{Size: 8}})

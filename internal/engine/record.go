@@ -146,7 +146,8 @@ func (s *Sandbox) put(ctx context.Context, next *settings) error {
 	return err
 }
 
-// saveSettings writes the record with other settings, which are then in force.
+// saveSettings writes the record with other settings, which are then in force, unless the removal has
+// begun meanwhile.
 func (s *Sandbox) saveSettings(ctx context.Context, next *settings) error {
 	s.saving.Lock()
 	defer s.saving.Unlock()
@@ -155,6 +156,9 @@ func (s *Sandbox) saveSettings(ctx context.Context, next *settings) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.removing {
+		return s.closedError()
+	}
 	s.setName(next.name)
 	s.info.Name, s.labels, s.info.Limits, s.expiry = next.name, next.labels, next.limits, next.expiry
 	s.egress, s.changing = next.egress, next.changing

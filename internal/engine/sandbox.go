@@ -441,8 +441,17 @@ func (s *Sandbox) Remove(ctx context.Context) error { return s.destroy(ctx, "ask
 
 // destroy removes the sandbox from the machine, and then its data. A second call waits for
 // the first, and retries what failed. The removal can't be canceled: if ctx ends, or the
-// removal is stuck, it goes on.
+// removal is stuck, it goes on. A sandbox that expires is left alone if its life was made longer before
+// this call; from then on its life is not made longer.
 func (s *Sandbox) destroy(ctx context.Context, reason string) error {
+	s.mu.Lock()
+	if !s.removing && !s.over(reason) {
+		s.arm()
+		s.mu.Unlock()
+		return nil
+	}
+	s.refuse()
+	s.mu.Unlock()
 	s.callOff()
 	for {
 		t, started := s.removal(reason)

@@ -72,6 +72,9 @@ func (s *Sandbox) stop(ctx context.Context, grace time.Duration, reason string) 
 	defer s.ends()
 	s.mu.Lock()
 	extended := !s.over(reason)
+	if extended {
+		s.arm()
+	}
 	s.mu.Unlock()
 	switch {
 	case state == sandpit.StateStopped || extended: // meanwhile
@@ -97,7 +100,10 @@ func (s *Sandbox) stop(ctx context.Context, grace time.Duration, reason string) 
 		// Some may live: the sandbox is not stopped.
 		_ = s.become(sandpit.StateRunning, "")
 		s.mu.Lock()
-		s.arm()
+		s.expired = false
+		if reason == "asked" { // an expiry is retried after a while
+			s.arm()
+		}
 		s.mu.Unlock()
 		return fmt.Errorf("stopping sandbox %s: %w", s.Name(), s.explain(err))
 	}
@@ -248,8 +254,8 @@ func (s *Sandbox) pause(ctx context.Context, reason string) error {
 	expires := reason != "asked"
 	s.mu.Lock()
 	extended := !s.over(reason)
-	if state == sandpit.StatePaused && expires && !extended {
-		s.expired = true
+	if expired := state == sandpit.StatePaused && expires; expired || extended {
+		s.expired = s.expired || expired && !extended
 		s.arm()
 	}
 	s.mu.Unlock()
@@ -281,7 +287,9 @@ func (s *Sandbox) pause(ctx context.Context, reason string) error {
 		_ = s.become(sandpit.StateRunning, "")
 		s.mu.Lock()
 		s.expired = false
-		s.arm()
+		if !expires {
+			s.arm()
+		}
 		s.mu.Unlock()
 		s.tellGuest(context.WithoutCancel(ctx))
 		return fmt.Errorf("pausing sandbox %s: %w", s.Name(), err)
