@@ -212,7 +212,7 @@ func (b *bulk) finish() error {
 	return b.op.ch.say(b.op.id, 0, kindBulkFinish, finishMessage{b.kind, bulkOut, end})
 }
 
-// take takes a record.
+// take takes a record, whose content belongs to the transfer then.
 func (b *bulk) take(r record) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -227,7 +227,11 @@ func (b *bulk) take(r record) error {
 	case end > b.limit || len(r.content) > b.record:
 		return errors.New("a record beyond the credit, or too large a one")
 	}
-	if b.err == nil { // else nobody reads it
+	switch {
+	case b.err != nil: // nobody reads it
+	case len(b.buf) == 0:
+		b.buf = r.content // a reader that keeps up needs no copy
+	default:
 		b.buf = append(b.buf, r.content...)
 	}
 	b.received = end

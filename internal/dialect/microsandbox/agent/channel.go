@@ -15,6 +15,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/fxamacker/cbor/v2"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
@@ -85,6 +86,7 @@ type operation struct {
 	ctrl *inbox     // of a program: signals and resizes, which overtake its input
 	bulk *bulk      // the transfer of its content, or nil; guarded by channel.mu
 	part *gate.Call // what was begun for it, or nil; of the goroutine that carries it out
+	held int64      // of windows, until its answer is sent; the same
 
 	mu    sync.Mutex // held while an error of the input is sent
 	ended bool       // guarded by mu
@@ -296,9 +298,9 @@ func (ch *channel) shutdown() error {
 // start begins an operation.
 func (ch *channel) start(m message) (queued bool, err error) {
 	tunnel := ch.call.Gate().Limits().Tunnel
-	op := &operation{ch: ch, id: m.id, kind: m.kind, in: newInbox(maxWaiting, 0, tunnel), ctrl: newInbox(maxWaiting, 0, tunnel)}
+	op := &operation{ch: ch, id: m.id, kind: m.kind, in: newInbox(maxWaiting, 0, tunnel, ch.standing), ctrl: newInbox(maxWaiting, 0, tunnel, ch.standing)}
 	if m.kind == kindExec {
-		op.in = newInbox(0, maxInput, ch.call.Gate().Limits().Tunnel)
+		op.in = newInbox(0, maxInput, tunnel, ch.standing)
 	}
 	ch.mu.Lock()
 	_, used := ch.operations[m.id]
@@ -425,10 +427,18 @@ func (ch *channel) hold(n int64) error { return ch.room(n, ch.tryHold) }
 // holdInput counts bytes that are to wait for the standard input of a program, and waits until there is room for them.
 func (ch *channel) holdInput(n int64) error { return ch.room(n, ch.tryHoldInput) }
 
-// room tries to count bytes until there is room for them.
+// standing reports whether the sandbox is paused, so that nothing in it can take anything.
+func (ch *channel) standing() bool {
+	info, err := ch.box.Info(ch.ctx)
+	return err == nil && info.State == sandpit.StatePaused
+}
+
+// room tries to count bytes until there is room for them. The time for which the sandbox is paused does not count.
 func (ch *channel) room(n int64, try func(n int64) error) error {
-	late := time.NewTimer(ch.call.Gate().Limits().Tunnel)
+	patience := ch.call.Gate().Limits().Tunnel
+	late, look := time.NewTimer(patience), time.NewTicker(patience/looks)
 	defer late.Stop()
+	defer look.Stop()
 	for {
 		err := try(n)
 		if err == nil {
@@ -437,6 +447,10 @@ func (ch *channel) room(n int64, try func(n int64) error) error {
 		select {
 		case <-ch.freed:
 		case <-time.After(tryEvery): // of another channel of the caller
+		case <-look.C:
+			if ch.standing() {
+				late.Reset(patience)
+			}
 		case <-late.C:
 			return fmt.Errorf("%w: %w", errFull, err)
 		case <-ch.ctx.Done():
@@ -509,6 +523,15 @@ func (ch *channel) holdWindow(n int64) error {
 
 // errTransfers is the error of a transfer that has no memory, because others of its channel have it.
 var errTransfers error = &gate.Refusal{Code: errcode.RateLimited, Message: "too many files and connections are being transferred on this channel", Hint: "wait until some of them have ended"}
+
+// hold is channel.holdWindow for what is to be in the answer of an operation.
+func (op *operation) hold(n int64) error {
+	err := op.ch.holdWindow(n)
+	if err == nil {
+		op.held += n
+	}
+	return err
+}
 
 // releaseWindow undoes holdWindow.
 func (ch *channel) releaseWindow(n int64) {

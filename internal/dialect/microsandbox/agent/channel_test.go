@@ -3,11 +3,13 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +18,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/fxamacker/cbor/v2"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api/stream"
 	"github.com/sandpit-dev/sandpit/internal/audit"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
@@ -137,5 +140,66 @@ func TestOperationsPanic(t *testing.T) {
 	}
 	if n := strings.Count(log.String(), "an operation on an agent channel panicked"); n != 2 {
 		t.Errorf("the log has %d panics: %s", n, log)
+	}
+}
+
+// crowded is a directory with many files of long names.
+type crowded struct {
+	sandpit.Files
+	files int
+}
+
+func (d crowded) ReadDir(_ context.Context, _, after string, limit int) (infos []sandpit.FileInfo, more bool, err error) {
+	at, _ := strconv.Atoi(strings.TrimLeft(after, "x")) // 0 at the beginning
+	for len(infos) < limit && at < d.files {
+		at++
+		infos = append(infos, sandpit.FileInfo{Name: fmt.Sprintf("%s%d", strings.Repeat("x", 200), at)})
+	}
+	return infos, at < d.files, nil
+}
+
+// The entries of directories have memory of their own until they are sent, so that frames which wait hold them up as little as
+// they do those, and a list that does not fit into its answer ends before it has taken all.
+func TestListsAreBounded(t *testing.T) {
+	ended := make(chan struct{})
+	_, url := serve(t, gate.Options{Audit: new(journal)}, dialect.Server{}, func(ch *channel) {
+		defer close(ended)
+		if err := ch.hold(maxHeld); err != nil {
+			t.Error(err)
+		}
+		for _, x := range []struct {
+			files, want int
+			err         error
+		}{{0, 0, nil}, {1500, 1500, nil}, {1 << 20, 0, errEntries}} {
+			op := &operation{ch: ch, id: firstID}
+			all, err := (&handle{files: crowded{files: x.files}, path: "/d", dir: true}).list(t.Context(), op)
+			if len(all) != x.want || !errors.Is(err, x.err) {
+				t.Errorf("%d files: %d entries, %v", x.files, len(all), err)
+			}
+			if ch.windows != op.held || ch.held != maxHeld || op.held < int64(x.want)*entryCost || op.held > maxEntries*entryCost+maxFrame+1000*(entryCost+256) {
+				t.Errorf("%d files: %d bytes are held, and %d of frames", x.files, ch.windows, ch.held)
+			}
+			ch.releaseWindow(op.held)
+		}
+	})
+	conn, _, err := websocket.Dial(t.Context(), url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.CloseNow() }()
+	<-ended
+}
+
+// A record that the reader waits for is not copied.
+func TestBulkTakesRecordsOver(t *testing.T) {
+	content := make([]byte, 1000)
+	b := &bulk{kind: bulkFiles, record: bulkRecord, window: filesWindow, limit: filesWindow}
+	for at := range 2 {
+		if err := b.take(record{bulkFiles, bulkIn, uint64(at * len(content)), content}); err != nil {
+			t.Fatal(err)
+		}
+		if same := &b.buf[0] == &content[0]; same != (at == 0) || len(b.buf) != (at+1)*len(content) {
+			t.Errorf("after record %d, %d bytes wait, which are those of the record: %v", at, len(b.buf), same)
+		}
 	}
 }

@@ -113,6 +113,7 @@ func (op *operation) files(m message) {
 		err = errors.New(what.verb + ": " + errorText(f))
 	}
 	_ = ch.answer(op.id, data, err)
+	ch.releaseWindow(op.held)
 }
 
 // parseFiles reads a request about files.
@@ -149,7 +150,7 @@ func (ch *channel) answer(id uint32, data any, err error) error {
 	}
 	payload, err := cbor.Marshal(a)
 	if err == nil && len(payload) > maxFrame-1024 {
-		payload, err = cbor.Marshal(answerMessage{Error: new("the directory has too many entries for one message; open it")})
+		payload, err = cbor.Marshal(answerMessage{Error: new("readdir: " + errEntries.Message)})
 	}
 	if err != nil {
 		return err
@@ -227,35 +228,33 @@ func realPath(ctx context.Context, op *operation, in *filesArgs) (any, error) {
 	return found, nil
 }
 
-// maxEntries bounds the entries of a list, and entryCost is the memory that each takes besides its path.
+// Memory of the entries of a directory, until they are sent.
 const (
-	maxEntries = 20_000
-	entryCost  = 512
+	maxEntries = 20_000 // of one list
+	entryCost  = 512    // of an entry, besides its path
 )
 
+// errEntries is the error of a list that is too long for its answer, which is one frame.
+var errEntries = &gate.Refusal{Code: errcode.TooLarge, Message: "the directory has too many entries for one message; open it", Hint: "open it and read it in parts"}
+
 func list(ctx context.Context, op *operation, in *filesArgs) (any, error) {
-	h := &handle{files: op.as(nil), path: absolute(in.Path), dir: true}
+	return listOf((&handle{files: op.as(nil), path: absolute(in.Path), dir: true}).list(ctx, op))
+}
+
+// list returns all entries of a directory.
+func (h *handle) list(ctx context.Context, op *operation) ([]entry, error) {
 	all := []entry{}
-	var held int64
-	defer func() { op.ch.release(held) }()
+	size := 0
 	for {
-		part, err := h.page(ctx, 1000)
-		if err != nil {
-			return nil, err
+		part, err := h.page(ctx, op, 1000)
+		if err != nil || len(part) == 0 {
+			return all, err
 		}
-		if len(part) == 0 {
-			return all, nil
-		}
-		n := int64(0)
 		for _, e := range part {
-			n += int64(len(e.Path)) + entryCost
+			size += len(e.Path)
 		}
-		if err := op.ch.tryHold(n); err != nil {
-			return nil, err
-		}
-		held += n
-		if all = append(all, part...); len(all) > maxEntries {
-			return nil, &gate.Refusal{Code: errcode.TooLarge, Message: fmt.Sprintf("the directory has more than %d entries", maxEntries), Hint: "open it and read it in parts"}
+		if all = append(all, part...); len(all) > maxEntries || size > maxFrame {
+			return nil, errEntries
 		}
 	}
 }

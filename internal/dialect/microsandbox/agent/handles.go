@@ -200,8 +200,8 @@ func writeHandle(ctx context.Context, op *operation, in *filesArgs) (any, error)
 	return nil, err
 }
 
-// page returns the next entries of a directory, none after the last.
-func (h *handle) page(ctx context.Context, limit int) ([]entry, error) {
+// page returns the next entries of a directory for the answer of op, none after the last.
+func (h *handle) page(ctx context.Context, op *operation, limit int) ([]entry, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.done {
@@ -209,6 +209,13 @@ func (h *handle) page(ctx context.Context, limit int) ([]entry, error) {
 	}
 	infos, more, err := h.files.ReadDir(ctx, h.path, h.after, limit)
 	if err != nil {
+		return nil, err
+	}
+	cost := int64(0)
+	for _, i := range infos {
+		cost += int64(len(h.path)+len(i.Name)) + entryCost
+	}
+	if err := op.hold(cost); err != nil {
 		return nil, err
 	}
 	all := make([]entry, 0, len(infos))
@@ -232,7 +239,7 @@ func readDir(ctx context.Context, op *operation, in *filesArgs) (any, error) {
 	if in.Limit != nil {
 		limit = min(max(*in.Limit, 1), 1000)
 	}
-	return listOf(h.page(ctx, int(limit)))
+	return listOf(h.page(ctx, op, int(limit)))
 }
 
 // listOf makes the result of an operation of entries.

@@ -11,6 +11,7 @@ type inbox struct {
 	messages int           // that may wait; 0: any number
 	bytes    int64         // that may wait, unless it is one message; 0: any number
 	patience time.Duration // how long the operation may take nothing while no more may wait
+	standing func() bool   // reports whether the sandbox is paused, which is no time of the operation's
 
 	mu     sync.Mutex
 	cond   sync.Cond // something has changed
@@ -24,8 +25,12 @@ type inbox struct {
 // maxWaiting bounds the messages in an inbox. Their bytes are bounded by channel.hold.
 const maxWaiting = 64
 
-func newInbox(messages int, bytes int64, patience time.Duration) *inbox {
-	b := &inbox{messages: messages, bytes: bytes, patience: patience}
+// looks is how often, in the time that it may take nothing, an operation is looked at: its time begins anew when its sandbox
+// is paused.
+const looks = 16
+
+func newInbox(messages int, bytes int64, patience time.Duration, standing func() bool) *inbox {
+	b := &inbox{messages: messages, bytes: bytes, patience: patience, standing: standing}
 	b.cond.L = &b.mu
 	return b
 }
@@ -51,13 +56,18 @@ func (b *inbox) put(m message) (queued bool, err error) {
 		if left <= 0 {
 			return false, errStuck
 		}
-		timer := time.AfterFunc(left, func() {
+		late := false
+		timer := time.AfterFunc(min(left, b.patience/looks), func() {
 			b.mu.Lock()
 			defer b.mu.Unlock()
+			late = true
 			b.cond.Broadcast()
 		})
 		b.cond.Wait()
 		timer.Stop()
+		if late {
+			b.look()
+		}
 	}
 	if b.closed {
 		return false, nil
@@ -66,6 +76,16 @@ func (b *inbox) put(m message) (queued bool, err error) {
 	b.size += m.size
 	b.cond.Broadcast()
 	return true, nil
+}
+
+// look begins the time of the operation anew if its sandbox is paused. Precondition: b.mu is held, which it releases meanwhile.
+func (b *inbox) look() {
+	b.mu.Unlock()
+	standing := b.standing()
+	b.mu.Lock()
+	if standing {
+		b.since = time.Now()
+	}
 }
 
 // next takes the next message, and waits for it. ok is false when there will be none.

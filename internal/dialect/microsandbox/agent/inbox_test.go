@@ -2,9 +2,14 @@ package agent
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
+
+// awake is inbox.standing of a sandbox that runs.
+func awake() bool { return false }
 
 // An inbox takes as many messages and bytes as it may, and waits for room as long as its operation takes something.
 func TestInbox(t *testing.T) {
@@ -19,7 +24,7 @@ func TestInbox(t *testing.T) {
 		"one":      {0, 100, []int64{1000, 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newInbox(x.messages, x.bytes, time.Millisecond)
+			b := newInbox(x.messages, x.bytes, time.Millisecond, awake)
 			last := len(x.sizes) - 1
 			for _, size := range x.sizes[:last] {
 				if queued, err := put(b, size); !queued || err != nil {
@@ -62,7 +67,7 @@ func TestInbox(t *testing.T) {
 
 // Each part of a message that an operation takes begins its time anew. So does a message for one that had nothing to take.
 func TestInboxProgress(t *testing.T) {
-	b := newInbox(1, 0, time.Hour)
+	b := newInbox(1, 0, time.Hour, awake)
 	long := time.Now().Add(-2 * time.Hour)
 	b.since = long
 	if queued, err := b.put(message{}); !queued || err != nil || b.since == long {
@@ -87,4 +92,32 @@ func TestInboxProgress(t *testing.T) {
 	if queued, err := b.put(message{}); !queued || err != nil || b.since != long {
 		t.Errorf("while the operation is still busy: %v, %v at %v", queued, err, b.since)
 	}
+}
+
+// The time for which its sandbox is paused is not time in which an operation takes nothing.
+func TestInboxOfPausedSandbox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var paused atomic.Bool
+		b := newInbox(1, 0, time.Hour, paused.Load)
+		paused.Store(true)
+		if queued, err := b.put(message{}); !queued || err != nil {
+			t.Fatalf("the first message: %v, %v", queued, err)
+		}
+		done := make(chan error, 1)
+		go func() {
+			_, err := b.put(message{})
+			done <- err
+		}()
+		time.Sleep(10 * time.Hour)
+		select {
+		case err := <-done:
+			t.Fatalf("while it is paused: %v", err)
+		default:
+		}
+		paused.Store(false)
+		resumed := time.Now()
+		if err := <-done; !errors.Is(err, errStuck) || time.Since(resumed) < time.Hour-time.Hour/looks {
+			t.Errorf("%v after it goes on: %v", time.Since(resumed), err)
+		}
+	})
 }
