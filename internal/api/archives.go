@@ -60,7 +60,10 @@ func downloadArchive(c *call) error {
 	h.Set("Content-Disposition", "attachment")
 	h.Set("X-Content-Type-Options", "nosniff")
 	r, w := io.Pipe()
-	go func() { w.CloseWithError(files.Download(c.Ctx, path, w)) }()
+	go func() {
+		defer c.Protect("packing files", func(err error) { w.CloseWithError(err) })
+		w.CloseWithError(files.Download(c.Ctx, path, w))
+	}()
 	defer r.CloseWithError(gate.ErrClientGone)
 	if format == "zip" {
 		h.Set("Content-Type", "application/zip")
@@ -190,7 +193,10 @@ func (c *call) uploadZip(files sandpit.Files, path string, src io.Reader) error 
 		return err
 	}
 	r, w := io.Pipe()
-	go func() { w.CloseWithError(zipToTar(zr, w)) }()
+	go func() {
+		defer c.Protect("reading a zip archive", func(err error) { w.CloseWithError(err) })
+		w.CloseWithError(zipToTar(zr, w))
+	}()
 	defer r.CloseWithError(gate.ErrClientGone)
 	return files.Upload(c.Ctx, path, r)
 }

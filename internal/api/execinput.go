@@ -163,6 +163,7 @@ func (c *call) feed(p sandpit.Process, in execInput) (rest func()) {
 	fed, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(fed)
+		defer c.Protect("passing input on", c.Cancel)
 		if err := c.pass(p, in, ended); err != nil {
 			c.Cancel(err) // which gives it up
 		}

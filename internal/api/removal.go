@@ -55,6 +55,7 @@ func removeSandboxes(c *call) (v1.RemovedList, error) {
 		places <- struct{}{}
 		wait.Go(func() {
 			defer func() { <-places }()
+			defer c.Protect("removing a sandbox", func(err error) { errs[i] = err })
 			selected[i], errs[i] = c.api.opts.Backend.RemoveSelected(c.Ctx, c.Caller, info.ID, filter)
 		})
 	}

@@ -32,7 +32,6 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -162,8 +161,7 @@ func (s Server) Create(ctx context.Context, t *engine.Tenant, spec sandpit.Spec,
 // logs that and calls failed, and the server goes on. what says what the goroutine does.
 func (s Server) Protect(what string, failed func(error)) {
 	if p := recover(); p != nil {
-		s.Log.Error(what+" panicked", "panic", p, "stack", string(debug.Stack()))
-		failed(errors.New("internal error in the server"))
+		failed(gate.Panicked(s.Log, what, p))
 	}
 }
 

@@ -39,7 +39,7 @@ type piece struct {
 func (h *broadcaster) readApart(r *reader, guest *client.Process) {
 	a := &apart{h: h, r: r, guest: guest}
 	a.gone, r.cancel = context.WithCancel(context.Background())
-	a.lanes = lanes.New(counted{h, r.stdout}, counted{h, r.stderr}, client.PassWindow, a.passed, a.takeOver)
+	a.lanes = lanes.New(counted{h, r, r.stdout}, counted{h, r, r.stderr}, client.PassWindow, a.passed, a.takeOver)
 	r.done = make(chan struct{})
 	h.mu.Lock()
 	h.readers[r] = struct{}{}
@@ -50,6 +50,7 @@ func (h *broadcaster) readApart(r *reader, guest *client.Process) {
 // counted is a writer of the owner. While it waits, so does what the guest has to tell.
 type counted struct {
 	h *broadcaster
+	r *reader
 	w io.Writer
 }
 
@@ -57,7 +58,7 @@ type counted struct {
 func (c counted) Write(b []byte) (int, error) {
 	c.h.taking.Add(1)
 	defer c.h.taking.Add(-1)
-	return c.w.Write(b)
+	return c.r.writeTo(c.w, b)
 }
 
 // passed tells the guest how much of a lane was passed on.

@@ -120,6 +120,9 @@ func (p *process) Wait(ctx context.Context) (sandpit.Result, error) {
 		case <-ctx.Done():
 			return sandpit.Result{}, ctx.Err()
 		}
+		if broke := p.reader.broke.Load(); broke != nil {
+			return sandpit.Result{}, *broke
+		}
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/interpreter"
 	"github.com/sandpit-dev/sandpit/internal/logstore"
 )
@@ -75,6 +76,7 @@ type reader struct {
 	left           bool
 	done           chan struct{} // closed when it has got everything
 	cancel         func()        // called when it leaves; or nil
+	broke          atomic.Pointer[error]
 }
 
 func (s *Sandbox) newBroadcaster(keep int) *broadcaster {
@@ -411,9 +413,18 @@ func (r *reader) write(stream byte, b []byte) {
 	if *w == nil {
 		return
 	}
-	if _, err := (*w).Write(b); err != nil {
+	if _, err := r.writeTo(*w, b); err != nil {
 		*w = nil
 	}
+}
+
+// writeTo writes output to one of the client's writers. If that panics, the client gets no more, and why from Wait.
+func (r *reader) writeTo(w io.Writer, b []byte) (n int, err error) {
+	defer fault.Protect("passing output on", func(e error) {
+		err = e
+		r.broke.CompareAndSwap(nil, &e)
+	})
+	return w.Write(b)
 }
 
 // stdinPump writes to the standard input of a process for all clients, so that one can

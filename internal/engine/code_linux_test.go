@@ -3,6 +3,7 @@ package engine_test
 import (
 	"bytes"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -76,6 +77,29 @@ func TestOutputsPanic(t *testing.T) {
 	}
 	if got, err = sb.RunCode(t.Context(), sandpit.Code{Source: "x = 1"}); err != nil || !got.Success() || got.Restarted == "" {
 		t.Errorf("the next run: %+v, %v", got, err)
+	}
+}
+
+// broken is a writer that panics.
+type broken struct{}
+
+func (broken) Write([]byte) (int, error) { panic("on purpose") }
+
+// A panic in a client's writer ends the wait of that client, and not the program of the engine.
+func TestWritersPanic(t *testing.T) {
+	sb := made(t, newSurvivor(t).open(t), sandpit.Spec{})
+	for _, stderr := range []io.Writer{nil, new(bytes.Buffer), new(testkit.Buffer)} { // the last of which is waited for apart
+		p, err := sb.Start(t.Context(), sandpit.Command{Argv: []string{"echo", "hello"}, Stdout: broken{}, Stderr: stderr})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var hidden interface{ Detail() string }
+		if _, err := p.Wait(t.Context()); !errors.As(err, &hidden) || !strings.Contains(hidden.Detail(), "on purpose\n") {
+			t.Errorf("got %v", err)
+		}
+	}
+	if out, err := sandpit.Shell(t.Context(), sb, "echo on"); err != nil || string(out.Stdout) != "on\n" {
+		t.Errorf("then: %q, %v", out.Stdout, err)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/ledger"
 	"github.com/sandpit-dev/sandpit/internal/policy"
@@ -458,6 +459,16 @@ func TestFailedExpiryIsRetriedLater(t *testing.T) {
 	}
 }
 
+// A panic in a task ends the task with an error, and not the program.
+func TestTasksPanic(t *testing.T) {
+	e := New(Options{Policy: policy.Default()})
+	err := e.work("trying", nil, 0, func(context.Context) error { panic("on purpose") }).wait(t.Context())
+	var p *fault.Panic
+	if !errors.As(err, &p) || !strings.Contains(p.Detail(), "on purpose\n") || strings.Contains(err.Error(), "on purpose") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // Blanks have what is left of the memory, and give way to what is promised.
 func TestBlanksCountInCapacity(t *testing.T) {
 	e := New(Options{Capacity: Capacity{Memory: 3*blankMemory + 1}, Pool: Pool{Size: 8}})
@@ -625,7 +636,7 @@ func TestOverdue(t *testing.T) {
 		},
 		"a client that does not read one output": func(_ *testing.T, _ *Sandbox, h *broadcaster) func() {
 			r, w := io.Pipe()
-			go counted{h, w}.Write([]byte("x"))
+			go counted{h, &reader{}, w}.Write([]byte("x"))
 			time.Sleep(time.Hour + time.Millisecond)
 			return func() {
 				r.Close()

@@ -299,6 +299,9 @@ func (s *Sandbox) explain(err error) error {
 		return fault.Errorf(sandpit.ErrUnavailable, "sandbox %s: this server is shutting down", s.Name())
 	}
 	s.fail("")
+	if p := (*fault.Panic)(nil); errors.As(err, &p) {
+		return err // whose detail is for the log
+	}
 	if errors.Is(err, sandpit.ErrClosed) && s.oomSeen.Load() > 0 {
 		return sandpit.WithHint(fmt.Errorf("sandbox %s is out of memory: %w", s.Name(), err), "raise the memory limit")
 	}

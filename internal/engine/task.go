@@ -120,7 +120,7 @@ func (e *Engine) start(ctx context.Context, t *task, limit time.Duration, f func
 		t.limit(limit)
 	}
 	go func() {
-		err := f(driver.WithProgress(ctx, &t.progress))
+		err := t.carryOut(ctx, f)
 		if stop != nil {
 			stop()
 			t.cancel(nil)
@@ -128,6 +128,12 @@ func (e *Engine) start(ctx context.Context, t *task, limit time.Duration, f func
 		t.end(err)
 	}()
 	return t
+}
+
+// carryOut calls f. If it panics, the task fails.
+func (t *task) carryOut(ctx context.Context, f func(ctx context.Context) error) (err error) {
+	defer fault.Protect(t.what+" "+t.about, func(e error) { err = e })
+	return f(driver.WithProgress(ctx, &t.progress))
 }
 
 // work starts a task that can't be canceled, with the time limit d.

@@ -1,5 +1,5 @@
 // Package fault makes errors of a kind of the root package, without the words of the kind
-// in their text, and errors after which to try again.
+// in their text, errors after which to try again, and errors of panics.
 package fault
 
 import (

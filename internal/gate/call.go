@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"log/slog"
 	"net/http"
 	"runtime/debug"
 	"strings"
@@ -20,7 +21,7 @@ import (
 //
 // A handler may start goroutines that use the call. They may read the exported fields, which
 // must not be set meanwhile. W, and each body, serve one goroutine at a time. After the
-// handler has returned, such goroutines may only call Cancel, Hold and BrokenOff.
+// handler has returned, such goroutines may only call Cancel, Hold, BrokenOff and Protect, which each of them defers.
 type Call struct {
 	W *Writer
 
@@ -139,8 +140,25 @@ func (c *Call) recover() {
 	if p == http.ErrAbortHandler { //nolint:errorlint // a panic's value is compared as net/http does
 		panic(p)
 	}
-	c.gate.opts.Log.Error("a handler panicked", "request", c.ID, "operation", c.operation(), "panic", p, "stack", string(debug.Stack()))
-	c.Fail(errors.New("the handler panicked"))
+	c.Fail(c.panicked("a handler", p))
+}
+
+// Protect is deferred by goroutines of a handler, as the gate protects only the handler itself. If one panics, Protect logs
+// that and calls failed, and the server goes on. what says what the goroutine does.
+func (c *Call) Protect(what string, failed func(error)) {
+	if p := recover(); p != nil {
+		failed(c.panicked(what, p))
+	}
+}
+
+func (c *Call) panicked(what string, p any) error {
+	return Panicked(c.gate.opts.Log.With("request", c.ID, "operation", c.operation()), what, p)
+}
+
+// Panicked logs that something has panicked, with what recover returned, and returns an error that says so to clients.
+func Panicked(log *slog.Logger, what string, p any) error {
+	log.Error(what+" panicked", "panic", p, "stack", string(debug.Stack()))
+	return errors.New("internal error in the server")
 }
 
 // NoteOutcome notes the outcome for the audit, metrics and traces, unless one has been noted.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -582,5 +583,26 @@ func TestDialectsHaveRates(t *testing.T) {
 				t.Errorf("%s: %d %q %v", url, status, body, h)
 			}
 		}
+	}
+}
+
+// A panic in a goroutine of a handler ends what it does, with an error, and not the server.
+func TestGoroutinesPanic(t *testing.T) {
+	log := new(testkit.Buffer)
+	g := gate.New(gate.Options{Keys: keyring{"a": {Key: "a", Namespace: "n"}}, Audit: &journal{}, Log: slog.New(slog.NewTextHandler(log, nil))})
+	h := g.Handler(echo("Key", "say", func(c *gate.Call, _ []byte) error {
+		failed := make(chan error)
+		go func() {
+			defer c.Protect("a part of the work", func(err error) { failed <- err })
+			panic("on purpose")
+		}()
+		return <-failed
+	}))
+	r := httptest.NewRequest(http.MethodPost, "http://localhost/boxes/b/say", nil)
+	r.Header.Set("Key", "a")
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	if w.Code != http.StatusInternalServerError || !strings.Contains(log.String(), `msg="a part of the work panicked"`) || !strings.Contains(log.String(), `panic="on purpose"`) || strings.Contains(w.Body.String(), "purpose") {
+		t.Errorf("%d %s\n%s", w.Code, w.Body, log)
 	}
 }

@@ -4,10 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -91,14 +89,6 @@ type run struct {
 	release func()  // gives its memory back
 }
 
-// panicError is the error of a channel whose goroutine panicked.
-type panicError struct{ detail string }
-
-func (*panicError) Error() string { return "handling what the code sends panicked" }
-
-// Detail returns what only the log of a server has.
-func (e *panicError) Detail() string { return e.detail }
-
 // errNotBegun is the error of a channel whose run was called off before it began.
 var errNotBegun = errors.New("the run was called off before it began")
 
@@ -120,11 +110,7 @@ func (r *run) do(ctx context.Context) (res sandpit.CodeResult, err error) {
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		defer func() {
-			if p := recover(); p != nil {
-				r.err = &panicError{fmt.Sprintf("%v\n%s", p, debug.Stack())}
-			}
-		}()
+		defer fault.Protect("handling what the code sends", func(err error) { r.err = err })
 		if r.c.language.lines != nil {
 			r.err = r.talkLines(inner)
 		} else {
@@ -152,7 +138,7 @@ func (r *run) do(ctx context.Context) (res sandpit.CodeResult, err error) {
 		if r.is.err != nil {
 			return res, r.is.err
 		}
-		if broke, ok := r.err.(*panicError); ok {
+		if broke, ok := r.err.(*fault.Panic); ok {
 			return res, broke
 		}
 		res.Ended = r.is.why()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // inlet holds standard input that the process has not taken yet. The client
@@ -26,11 +27,15 @@ type inlet struct {
 	closed  bool
 }
 
-// newInlet returns the input of a process.
-func newInlet(p sandpit.Process, window int, answer func(kind byte, payload []byte)) *inlet {
+// newInlet returns the input of a process for a call.
+func newInlet(c *gate.Call, p sandpit.Process, window int, answer func(kind byte, payload []byte)) *inlet {
 	i := &inlet{window: window, answer: answer, done: make(chan struct{})}
 	i.changed.L = &i.mu
-	go i.pump(p.Stdin())
+	go func() {
+		defer close(i.done)
+		defer c.Protect("passing input on", c.Cancel)
+		i.pump(p.Stdin())
+	}()
 	return i
 }
 
@@ -75,7 +80,6 @@ func (i *inlet) next(memory []byte) (input []byte, more bool) {
 // early enough that the client never waits while there is room, and when there is no more:
 // a client that leaves can wait for that.
 func (i *inlet) pump(in io.WriteCloser) {
-	defer close(i.done)
 	var input []byte
 	var more bool
 	untold := 0

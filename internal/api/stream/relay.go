@@ -81,6 +81,7 @@ func (s *Relay) Serve() {
 	s.reading = make(chan struct{})
 	go func() {
 		defer close(s.reading)
+		defer s.c.Protect("reading from a client", s.c.Cancel)
 		s.c.Cancel(s.read(s.started))
 	}()
 }

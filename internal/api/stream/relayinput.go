@@ -40,7 +40,7 @@ func (s *Relay) read(started <-chan sandpit.Process) error {
 		switch kind {
 		case v1.FrameStdin, v1.FrameEOF:
 			if stdin == nil {
-				stdin = newInlet(p, v1.Window, s.answer)
+				stdin = newInlet(s.c, p, v1.Window, s.answer)
 			}
 			if err := stdin.put(payload, kind == v1.FrameEOF); err != nil {
 				return err

@@ -186,7 +186,8 @@ const (
 func (s *Socket) receive(p sandpit.Process) {
 	controls := rate.NewLimiter(maxControls, maxControls)
 	if s.rooms != nil {
-		in := newInlet(p, v1.InputWindow, func(kind byte, payload []byte) { _ = s.frame(kind, payload) })
+		in := newInlet(s.c, p, v1.InputWindow, func(kind byte, payload []byte) { _ = s.frame(kind, payload) })
+		defer in.close()
 		err := s.take(p, func(piece []byte) error { return in.put(piece, piece == nil) }, controls)
 		in.close()
 		s.c.Cancel(err)
@@ -197,10 +198,13 @@ func (s *Socket) receive(p sandpit.Process) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		defer s.c.Protect("passing input on", s.c.Cancel)
 		s.pump(p, stdin)
 	}()
+	end := sync.OnceFunc(func() { close(stdin) })
+	defer end()
 	err := s.take(p, func(piece []byte) error { return s.put(stdin, piece) }, controls)
-	close(stdin)
+	end()
 	s.c.Cancel(err)
 	<-done
 }
@@ -408,6 +412,7 @@ func (s *Socket) Serve(p sandpit.Process) {
 	s.reading = make(chan struct{})
 	go func() {
 		defer close(s.reading)
+		defer s.c.Protect("reading from a client", s.c.Cancel)
 		s.receive(p)
 	}()
 }

@@ -37,6 +37,7 @@ func Tunnel(c *gate.Call, inside net.Conn) error {
 	in, out := patientReader{inside, stall, new(atomic.Bool)}, patientReader{outside, stall, new(atomic.Bool)}
 	var both sync.WaitGroup
 	both.Go(func() {
+		defer c.Protect("passing on what a client sends", c.Cancel)
 		_, err := Copy(PatientWriter{inside, stall}, bufferedReader{buffered.Reader, out})
 		closeHalf(inside, err)
 		if err != nil {
@@ -67,6 +68,7 @@ func (s *Socket) Tunnel(inside net.Conn) {
 	refused := make(chan error, 1)
 	go func() {
 		defer close(reading)
+		defer s.c.Protect("passing on what a client sends", s.c.Cancel)
 		end := sync.OnceFunc(func() { close(ended) })
 		for {
 			kind, msg, err := s.conn.Reader(s.io)

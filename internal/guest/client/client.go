@@ -191,6 +191,7 @@ func (c *Client) fail(err error) {
 
 // read handles frames until the connection ends.
 func (c *Client) read(greeted chan struct{}) {
+	defer fault.Protect("reading from the guest", func(err error) { c.fail(fault.Kind{Err: err, Kind: sandpit.ErrProtocol}) })
 	err := c.readFrames(greeted)
 	var netErr net.Error
 	switch {
