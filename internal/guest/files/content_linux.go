@@ -65,18 +65,13 @@ func refuseOwn(fd int) error {
 	if err != nil {
 		return err
 	}
-	// Where it is mounted does not matter: a number as an element of the path does.
 	dir, name := splitPath(path)
 	// The memory is refused whoever's it is now: a new process has that of the guest until it runs its program.
 	if name == "mem" || strings.HasSuffix(name, " (deleted)") {
 		return unix.EACCES
 	}
 	own := unix.Getpid()
-	for element := range strings.SplitSeq(dir, "/") {
-		n, err := strconv.Atoi(element)
-		if err != nil || n <= 0 {
-			continue
-		}
+	for _, n := range processesOn(dir) {
 		if n == own || unix.Tgkill(own, n, 0) == nil {
 			return unix.EACCES
 		}
@@ -85,6 +80,24 @@ func refuseOwn(fd int) error {
 		}
 	}
 	return nil
+}
+
+// processesOn returns the processes and threads through whose directories a directory of a procfs is reached, as the kernel
+// names it. Where such a file system is mounted elsewhere than at /proc, every number on the path may be one.
+func processesOn(dir string) (ids []int) {
+	rest, usual := strings.CutPrefix(dir, "/proc/")
+	elements := strings.Split(rest, "/")
+	for i, element := range elements {
+		n, err := strconv.Atoi(element)
+		process := err == nil && n > 0
+		if usual && (i == 0 && !process || i > 2 || i == 2 && elements[1] != "task") {
+			break
+		}
+		if process {
+			ids = append(ids, n)
+		}
+	}
+	return ids
 }
 
 // maxUnsized bounds what is read of a file that says it is empty, as those of

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -103,4 +104,49 @@ func TestRefuseOwn(t *testing.T) {
 		}
 		unix.Close(fd)
 	})
+}
+
+// Only directories of processes are those: numbers that stand for something else, such as interrupts, are not.
+func TestProcessesOn(t *testing.T) {
+	for dir, want := range map[string][]int{
+		"/proc":                    nil,
+		"/proc/7":                  {7},
+		"/proc/7/net":              {7},
+		"/proc/7/fdinfo/5":         {7},
+		"/proc/7/task/8":           {7, 8},
+		"/proc/7/task/8/fdinfo/5":  {7, 8},
+		"/proc/7/attr/8":           {7},
+		"/proc/irq/5":              nil,
+		"/proc/irq/5/6/task/7":     nil,
+		"/proc/sys/net/1":          nil,
+		"/process/7":               {7},
+		"/mnt/proc/irq/5":          {5},
+		"/mnt/proc/7/task/8/net/9": {7, 8, 9},
+		"/7":                       {7},
+		"":                         nil,
+	} {
+		if got := processesOn(dir); !slices.Equal(got, want) {
+			t.Errorf("%q: got %v, want %v", dir, got, want)
+		}
+	}
+	for _, path := range []string{"/proc/sys/kernel/ostype", "/proc/meminfo"} {
+		fd, _, err := openRegular(path, unix.O_RDONLY, 0)
+		if err != nil {
+			t.Errorf("%s: %v", path, err)
+			continue
+		}
+		unix.Close(fd)
+	}
+	interrupts, err := filepath.Glob("/proc/irq/[1-9]*/smp_affinity")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range interrupts {
+		fd, _, err := openRegular(path, unix.O_RDONLY, 0)
+		if err != nil {
+			t.Errorf("%s: %v", path, err)
+			continue
+		}
+		unix.Close(fd)
+	}
 }
