@@ -2,6 +2,7 @@ package sandpittest
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -148,16 +149,35 @@ func testStateless(t *testing.T, e *env) {
 		"ruby": {`print ENV["A"], " ", $stdin.read.length; $stderr.print "warn"; $x = 1; exit 3`, `print $x ? 1 : 0`},
 		"php":  {`<?php echo getenv("A"), " ", strlen(file_get_contents("php://stdin")); fwrite(fopen("php://stderr", "w"), "warn"); $x = 1; exit(3);`, `<?php echo isset($x) ? 1 : 0;`},
 		"lua":  {`io.write(os.getenv("A"), " ", #io.read("a")); io.stderr:write("warn"); x = 1; os.exit(3)`, `io.write(x and 1 or 0)`},
+		"go": {
+			`package main; import ("fmt"; "io"; "os"); func main() { b, _ := io.ReadAll(os.Stdin); fmt.Print(os.Getenv("A"), " ", len(b)); fmt.Fprint(os.Stderr, "warn"); os.Exit(3) }`,
+			`package main; import "os"; func main() { os.Stdout.WriteString("0") }`,
+		},
+		"java": {
+			`class A { public static void main(String[] a) throws Exception { System.out.print(System.getenv("A") + " " + System.in.readAllBytes().length); System.err.print("warn"); System.exit(3); } }`,
+			`class A { public static void main(String[] a) { System.out.print(0); } }`,
+		},
 	} {
-		n := program(t, e, name, name)
-		got := runsIn(t, n.sb, sandpit.Code{Source: c.first, Language: n.language, Env: []string{"A=b c"}})
-		if got.stdout != "b c 0" || got.stderr != "warn" || !got.Stateless || got.Context != "" || got.Error == nil || got.Error.Name != sandpit.ExitStatus || got.Error.Value != "3" {
-			t.Errorf("%s: %+v, error %+v", name, got, got.Error)
-		}
-		if got := n.run(t, c.second); got.stdout != "0" || !got.Success() {
-			t.Errorf("%s: %+v, error %+v", name, got, got.Error)
-		}
+		t.Run(name, func(t *testing.T) {
+			n := program(t, e, name, name)
+			got := runsIn(t, n.sb, sandpit.Code{Source: c.first, Language: n.language, Env: []string{"A=b c"}})
+			if got.stdout != "b c 0" || got.stderr != "warn" || !got.Stateless || got.Context != "" || got.Error == nil || got.Error.Name != sandpit.ExitStatus || got.Error.Value != "3" {
+				t.Errorf("%+v, error %+v", got, got.Error)
+			}
+			if got := n.run(t, c.second); got.stdout != "0" || !got.Success() {
+				t.Errorf("%+v, error %+v", got, got.Error)
+			}
+		})
 	}
+	t.Run("what is missing is named", func(t *testing.T) {
+		for language, program := range map[string]string{"java": "java", "ruby": "ruby"} {
+			_, err := e.sandbox(t, sandpit.Spec{}).RunCode(guarded(t), sandpit.Code{Source: "1", Language: language, Env: []string{"PATH=/nowhere"}})
+			wantKind(t, err, sandpit.ErrNotFound)
+			if err != nil && !strings.Contains(err.Error(), strconv.Quote(program)+" was not found") {
+				t.Errorf("%s: %v", language, err)
+			}
+		}
+	})
 	n := program(t, e, "perl", "perl")
 	if got := n.run(t, `kill 9, $$`); got.Ended != "the interpreter was killed by signal 9 (killed)" {
 		t.Errorf("%+v, error %+v", got, got.Error)

@@ -67,7 +67,7 @@ type speaker struct {
 func program(t *testing.T, e *env, name, language string) speaker {
 	t.Helper()
 	sb := e.sandbox(t, sandpit.Spec{})
-	if !run(t, sb, sandpit.Command{Script: "command -v " + name}).Success() {
+	if !run(t, sb, sandpit.Command{Script: "PATH=$PATH:/usr/local/go/bin; command -v " + name}).Success() { // where Go is by its own guide
 		if _, err := exec.LookPath(name); err == nil && state(t, sb, sandpit.StateRunning).Image == "host" {
 			t.Fatalf("%s of this machine is not in the sandbox", name)
 		}

@@ -195,3 +195,25 @@ func TestWarmIsForkedOrUsed(t *testing.T) {
 		_ = os.Remove(is.socket)
 	}
 }
+
+// A program that needs a file gets its source there and an input that is at its end. The shell ends as the program does, and
+// leaves no file behind.
+func TestOnceOfFile(t *testing.T) {
+	bin, tmp := t.TempDir(), t.TempDir()
+	for name, want := range map[string]string{"exit 127": "exit status 127", "kill -TERM $$": "signal: terminated", "kill -KILL $$": "signal: killed", "exit 255": "exit status 255", "true": "<nil>"} {
+		if err := os.WriteFile(filepath.Join(bin, "java"), []byte("#!/bin/sh\ncat \"$1\" && cat\n"+name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		o, _ := onceOf("java")
+		cmd := exec.Command(o.argv[0], o.argv[1:]...)
+		cmd.Env = []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "TMPDIR=" + tmp}
+		cmd.Stdin = strings.NewReader("class A {}")
+		out, err := cmd.Output()
+		if string(out) != "class A {}" || fmt.Sprint(err) != want {
+			t.Errorf("%s: %q, %v, want %s", name, out, err, want)
+		}
+		if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
+			t.Errorf("%s: %v is left, %v", name, left, err)
+		}
+	}
+}

@@ -59,6 +59,8 @@ func nameOf(name string) string {
 		return sandpit.TypeScript
 	case "sh", "shell":
 		return sandpit.Bash
+	case "golang":
+		return "go"
 	}
 	return name
 }

@@ -16,18 +16,38 @@ import (
 type once struct {
 	name string
 	argv []string
+	tool string // that a shell of argv starts, which exits with 127 if there is none; or ""
+	find string // says to a shell where the tool is
 }
 
 // Without --allow-all, Deno asks for each right. The sandbox bounds the code already.
 func onces() []once {
 	return []once{
-		{"perl", []string{"perl", "-"}},
-		{"ruby", []string{"ruby", "-"}},
-		{"php", []string{"php"}},
-		{"lua", []string{"lua", "-"}},
-		{"deno", []string{"deno", "run", "--allow-all", "-"}},
-		{"bun", []string{"bun", "run", "-"}},
+		{name: "perl", argv: []string{"perl", "-"}},
+		{name: "ruby", argv: []string{"ruby", "-"}},
+		{name: "php", argv: []string{"php"}},
+		{name: "lua", argv: []string{"lua", "-"}},
+		{name: "deno", argv: []string{"deno", "run", "--allow-all", "-"}},
+		{name: "bun", argv: []string{"bun", "run", "-"}},
+		// 'go run' has no exit code of the program. Go is often where its own guide puts it, and needs a directory to keep
+		// what it compiles.
+		onceOfFile("go", "go", "PATH=$PATH:/usr/local/go/bin\n", "main.go", `[ -n "$GOCACHE$XDG_CACHE_HOME" ] || [ -w "${HOME:-/-}" ] || export GOCACHE=/tmp/.cache/go-build
+go build -o "$d/main" "$d/main.go" && "$d/main" </dev/null`),
+		onceOfFile("java", "java", "", "Main.java", `java "$d/Main.java" </dev/null`),
 	}
+}
+
+// onceOfFile returns a language whose tool reads its program from a file, which a shell makes, and removes when the program has
+// ended. $d is its directory. The shell ends as the program does.
+func onceOfFile(name, tool, find, file, run string) once {
+	script := find + "command -v " + tool + ` >/dev/null || exit 127
+d=$(mktemp -d) && cat >"$d/` + file + `" || exit 1
+` + run + `
+s=$?
+rm -rf "$d"
+[ $s -gt 128 ] && kill -$((s-128)) $$ 2>/dev/null
+exit $s`
+	return once{name: name, argv: []string{"/bin/sh", "-c", script}, tool: tool, find: find}
 }
 
 // onceOf returns a language without contexts by its name.
@@ -62,10 +82,25 @@ func (o once) run(ctx context.Context, place Starter, code sandpit.Code) (sandpi
 	case res.TimedOut:
 	case res.Signal != 0 || res.OOMKilled:
 		out.Ended = (&instance{result: res}).why()
+	case res.ExitCode == 127 && o.lacks(ctx, place, code.Env):
+		return sandpit.CodeResult{}, absent(o.name, o.tool, "")
 	case res.ExitCode != 0:
 		out.Error = &sandpit.CodeError{Name: sandpit.ExitStatus, Value: strconv.Itoa(res.ExitCode)}
 	}
 	return out, nil
+}
+
+// lacks reports whether the sandbox lacks the tool that a shell was to start. A program may exit with 127, too.
+func (o once) lacks(ctx context.Context, place Starter, env []string) bool {
+	if o.tool == "" {
+		return false
+	}
+	p, err := place.Start(ctx, sandpit.Command{Script: o.find + "command -v " + o.tool, Env: env}, Cold)
+	if err != nil {
+		return false
+	}
+	res, err := p.Wait(ctx)
+	return err == nil && res.ExitCode != 0
 }
 
 // missing returns absent if a process could not be started because the sandbox lacks its program.

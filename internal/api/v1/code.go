@@ -50,7 +50,7 @@ type ContextList struct {
 type Code struct {
 	Code     string   `json:"code" doc:"At most 4 MiB"`
 	Context  string   `json:"context,omitempty" doc:"The ID of the context; default: the one that has the language as its ID, which the first run creates"`
-	Language string   `json:"language,omitempty" doc:"The language if there is no context: python (default), javascript, typescript, bash or r; or perl, ruby, php, lua, deno or bun, which keep no state. With a context it must be the language of that"`
+	Language string   `json:"language,omitempty" doc:"The language if there is no context: python (default), javascript, typescript, bash or r; or perl, ruby, php, lua, deno, bun, go or java, which keep no state. With a context it must be the language of that"`
 	Env      Env      `json:"env,omitzero" doc:"Variables that are set during this run"`
 	Timeout  *float64 `json:"timeout,omitempty" minimum:"0" doc:"Seconds, without the time for which the run waits for others. Then it is interrupted, and after 2 seconds more its interpreter killed. 0 or absent: no bound of its own"`
 }

@@ -46,6 +46,7 @@ func languageOfFile(name string) string {
 	return map[string]string{
 		".py": sandpit.Python, ".js": sandpit.JavaScript, ".mjs": sandpit.JavaScript, ".cjs": sandpit.JavaScript, ".ts": sandpit.TypeScript,
 		".sh": sandpit.Bash, ".bash": sandpit.Bash, ".r": sandpit.R, ".pl": "perl", ".rb": "ruby", ".php": "php", ".lua": "lua",
+		".go": "go", ".java": "java",
 	}[strings.ToLower(filepath.Ext(name))]
 }
 
