@@ -683,6 +683,22 @@ func TestHeldForksEnd(t *testing.T) {
 	if text != "b''" {
 		t.Errorf("another one gets %s, %+v", text, res)
 	}
+	// Code can look into its own processes, and not into the zygote and helpers: what those do counts for all contexts.
+	_, text = run(`import ctypes, os, subprocess
+def open_to_code(pid):
+    try:
+        with open("/proc/%s/environ" % pid, "rb") as f:
+            f.read(1)
+    except PermissionError:
+        return False
+    return True
+child = subprocess.Popen(["sleep", "1000"])
+seen = [open_to_code(pid) for pid in ("self", child.pid, os.getppid(), ` + zygote + `)]
+child.kill()
+seen, ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)`)
+	if text != "([True, True, False, False], 1)" {
+		t.Errorf("own process, child, helper and zygote can be looked into, and the own one is dumpable: %s", text)
+	}
 	for _, step := range []struct{ do, warm string }{{"kill -STOP " + zygote, "False"}, {"kill -CONT " + zygote, "True"}, {"kill -KILL " + zygote, "False"}} {
 		shell(t, sb, step.do)
 		if err := sb.RestartContext(t.Context(), sandpit.Python); err != nil {
