@@ -57,7 +57,9 @@ const EndedWell = "the interpreter exited with code 0"
 func Languages() []string { return []string{Python, JavaScript, TypeScript, Bash, R} }
 
 // StatelessLanguages returns the languages whose code runs each time in a process of its own. See CodeResult.Stateless.
-func StatelessLanguages() []string { return []string{"perl", "ruby", "php", "lua", "deno", "bun", "go", "java"} }
+func StatelessLanguages() []string {
+	return []string{"perl", "ruby", "php", "lua", "deno", "bun", "go", "java"}
+}
 
 // Bounds of contexts and runs.
 const (
