@@ -14,16 +14,35 @@ import (
 type files struct {
 	s    *Sandbox
 	user string // whose rights are used; empty: those of the sandbox's
+	root bool   // see Box.RootFiles
 }
 
 // Files returns the file system.
 func (s *Sandbox) Files() sandpit.Files { return files{s: s} }
 
 // As returns the file system with the rights of another user.
-func (f files) As(user string) sandpit.Files { return files{f.s, user} }
+func (f files) As(user string) sandpit.Files { return files{s: f.s, user: user} }
+
+// RootFiles returns the file system with the rights of root. See Box.
+func (s *Sandbox) RootFiles(owner string) sandpit.Files { return files{s, owner, true} }
 
 // guest returns the files of the guest.
-func (f files) guest() sandpit.Files { return f.s.guest.Files().As(f.user) }
+func (f files) guest() sandpit.Files {
+	switch root := f.root && f.s.hasRoot(); {
+	case root && f.user != "":
+		return f.s.guest.RootFiles(f.user)
+	case root:
+		return f.s.guest.Files().As("root")
+	}
+	return f.s.guest.Files().As(f.user)
+}
+
+// hasRoot reports whether the sandbox has root beside its user.
+func (s *Sandbox) hasRoot() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rootInside
+}
 
 // do calls f while the guest can be used.
 func (f files) do(ctx context.Context, op, path string, work func(sandpit.Files) error) error {

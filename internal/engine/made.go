@@ -197,6 +197,11 @@ type Box interface {
 	// a sandbox that ends with its engine and has no record.
 	Made() (Made, error)
 
+	// RootFiles returns the files of the sandbox with the rights of root if the sandbox was made with Spec.RootInside,
+	// and else with those of owner. What is created, or replaced by Write, belongs to owner, in the form of Spec.User, and relative
+	// paths begin where those of owner begin. Without an owner, files belong to the user whose rights are used: root, or the sandbox's own.
+	RootFiles(owner string) sandpit.Files
+
 	// OwnSecrets returns the uses of the sandbox's own secrets that are bound to hosts and were not
 	// removed, with the time when each got its value, which they lack.
 	OwnSecrets() ([]sandpit.Secret, []time.Time)

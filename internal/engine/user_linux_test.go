@@ -2,13 +2,18 @@ package engine_test
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver/linux"
+	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // dirImage makes a directory that serves as an image, with a passwd file.
@@ -157,4 +162,59 @@ func TestDefaultUserIsTheImagesOwn(t *testing.T) {
 	if out, _ := shell(t, sb, "id -u; id -un; echo $HOME"); out != "1000\nuser\n/home/user\n" {
 		t.Errorf("got %q", out)
 	}
+}
+
+// RootFiles does what only root may, and what it creates or replaces belongs to the owner. Without root inside it has the
+// owner's rights alone.
+func TestRootFiles(t *testing.T) {
+	needGuest(t)
+	if !linux.New(linux.Options{}).Probe(t.Context()).Features[feature.Users] {
+		testkit.Need(t, "several users in a sandbox", errors.ErrUnsupported)
+	}
+	e := newEngine(t)
+	sb := create(t, e, sandpit.Spec{RootInside: true})
+	const closed = "/opt/closed"
+	prepare := "umask 077; mkdir -p " + closed + "/d; cd " + closed + "; echo roots >kept; cp kept replaced; cp kept edited; chmod 640 replaced; touch d/f; ln -s " + closed + "/replaced /tmp/link"
+	if _, res := shell(t, sb, "sudo sh -c '"+prepare+"'"); !res.Success() {
+		t.Fatalf("%+v", res)
+	}
+	files := sb.(engine.Box).RootFiles("1234:2345")
+	ctx := t.Context()
+	for name, do := range map[string]func() error{
+		"write":   func() error { return write(t, files, closed+"/sub/dir/new", sandpit.WriteOptions{Parents: true}) },
+		"replace": func() error { return write(t, files, "/tmp/link", sandpit.WriteOptions{}) },
+		"append":  func() error { return write(t, files, closed+"/kept", sandpit.WriteOptions{Append: true}) },
+		"edit":    func() error { return files.Edit(ctx, closed+"/edited", []sandpit.Edit{{Old: "roots", New: "root's"}}) },
+		"mkdir":   func() error { return files.Mkdir(ctx, closed+"/a/b", 0, true) },
+		"symlink": func() error { return files.Symlink(ctx, "x", closed+"/link") },
+		"remove":  func() error { return files.Remove(ctx, closed+"/d", true) },
+	} {
+		if err := do(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	want := "edited 0:0\nkept 0:0\nlink 1234:2345\nreplaced 1234:2345 640\nsub 1234:2345\nsub/dir 1234:2345\nsub/dir/new 1234:2345\na 1234:2345\na/b 1234:2345\n"
+	got, _ := shell(t, sb, "sudo sh -c 'cd "+closed+"; ls -d d; stat -c \"%n %u:%g\" edited kept link; stat -c \"%n %u:%g %a\" replaced; stat -c \"%n %u:%g\" sub sub/dir sub/dir/new a a/b' 2>/dev/null")
+	if got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if err := sb.(engine.Box).RootFiles("").Mkdir(ctx, closed+"/root", 0o700, false); err != nil {
+		t.Error(err)
+	}
+	if i, err := sb.(engine.Box).RootFiles("").Stat(ctx, closed+"/root"); err != nil || i.UID != 0 {
+		t.Errorf("without an owner it belongs to %d, %v", i.UID, err)
+	}
+
+	alone := create(t, e, sandpit.Spec{}).(engine.Box)
+	for _, owner := range []string{"", "user"} {
+		if err := alone.RootFiles(owner).Mkdir(ctx, "/root/x", 0, true); !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("without root inside, as %q: %v", owner, err)
+		}
+	}
+}
+
+func write(t *testing.T, files sandpit.Files, path string, opt sandpit.WriteOptions) error {
+	t.Helper()
+	_, err := files.Write(t.Context(), path, strings.NewReader("text\n"), opt)
+	return err
 }

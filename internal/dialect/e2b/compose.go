@@ -47,13 +47,13 @@ func composeFile(c *call) error {
 	if err != nil {
 		return err
 	}
-	to := f.absolute(inside(in.Destination))
+	to := f.absolute(f.inside(in.Destination))
 	target, err := dialect.RealPath(c.Ctx, f, to)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // if its directory is missing, it is not a source
 		return err
 	}
 	for i, name := range in.Sources {
-		name = f.absolute(inside(name))
+		name = f.absolute(f.inside(name))
 		info, err := f.Stat(c.Ctx, name)
 		if err != nil {
 			return err
@@ -83,7 +83,7 @@ func composeFile(c *call) error {
 // sources reads files one after the other. Only one is open at a time.
 type sources struct {
 	ctx   context.Context
-	files place
+	files userFiles
 	names []string // absolute, of those that were not opened yet
 	open  io.ReadCloser
 }

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"path"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -36,47 +35,13 @@ func filesystemRoutes() []route {
 	}
 }
 
-// place is the file system of a sandbox as a request sees it.
-type place struct {
-	sandpit.Files               // with the rights of the user
-	root          sandpit.Files // with those of root; nil if the user is root, or the sandbox has none
-	home          string        // where relative paths begin
-	base          string        // not empty: the sandbox must be told that, with an absolute path
-
-	hold func(more int64) error // holds memory of the server for Write; negative: releases it
-}
-
-// files returns the files of the sandbox with the rights of a user; "" is the sandbox's own.
-func (c *call) files(user string) (place, error) {
+// files returns the files of the sandbox for a user; "" is the sandbox's own.
+func (c *call) files(user string) (userFiles, error) {
 	sb, err := c.running()
 	if err != nil {
-		return place{}, err
+		return userFiles{}, err
 	}
-	f := filesOf(sb, user)
-	f.hold = func(more int64) error { return c.HoldMore(gate.InMemory, more) }
-	return f, nil
-}
-
-// inside returns a path as the sandbox takes it: "~" is where relative paths begin.
-func inside(p string) string {
-	if p == "~" {
-		return "."
-	}
-	if rest, ok := strings.CutPrefix(p, "~/"); ok {
-		p = rest
-	}
-	if p == "" {
-		return "."
-	}
-	return p
-}
-
-// absolute returns the path that clients are told for one of inside.
-func (f place) absolute(p string) string {
-	if !path.IsAbs(p) {
-		p = path.Join(f.home, p)
-	}
-	return path.Clean(p)
+	return filesOf(sb, user), nil
 }
 
 // entry describes a file.
@@ -96,7 +61,7 @@ type entry struct {
 }
 
 // entryOf describes a file of which Lstat said i. A link has the type of what it leads to.
-func (f place) entryOf(ctx context.Context, p string, i sandpit.FileInfo) entry {
+func (f userFiles) entryOf(ctx context.Context, p string, i sandpit.FileInfo) entry {
 	p = f.absolute(p)
 	e := entry{
 		Name: path.Base(p), Path: p, Size: strconv.FormatInt(i.Size, 10), Mode: uint32(i.Mode.Perm()), Permissions: i.Mode.String(),
@@ -135,7 +100,7 @@ func ownerOf(id uint32) string {
 }
 
 // look describes the file at a path.
-func (f place) look(ctx context.Context, p string) (entry, error) {
+func (f userFiles) look(ctx context.Context, p string) (entry, error) {
 	i, err := f.Lstat(ctx, p)
 	if err != nil {
 		return entry{}, err
@@ -148,7 +113,7 @@ type onEntry struct {
 	Entry entry `json:"entry"`
 }
 
-func (f place) answer(ctx context.Context, p string) (any, error) {
+func (f userFiles) answer(ctx context.Context, p string) (any, error) {
 	e, err := f.look(ctx, p)
 	return onEntry{e}, err
 }
@@ -169,7 +134,7 @@ func stat(c *call, in *onPath) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return f.answer(c.Ctx, inside(in.Path))
+	return f.answer(c.Ctx, f.inside(in.Path))
 }
 
 // maxEntries bounds the entries of a list, and entryCost the memory that each takes besides its path.
@@ -184,7 +149,7 @@ func listDir(c *call, in *onPath) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	root := inside(in.Path)
+	root := f.inside(in.Path)
 	if i, err := f.Stat(c.Ctx, root); err != nil {
 		return nil, err
 	} else if !i.IsDir() {
@@ -229,7 +194,7 @@ func makeDir(c *call, in *onPath) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := inside(in.Path)
+	p := f.inside(in.Path)
 	switch i, err := f.Stat(c.Ctx, p); {
 	case err == nil && !i.IsDir():
 		return nil, &fs.PathError{Op: "mkdir", Path: in.Path, Err: sandpit.ErrNotDirectory}
@@ -257,7 +222,7 @@ func move(c *call, in *moveRequest) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	from, to := inside(in.Source), inside(in.Destination)
+	from, to := f.inside(in.Source), f.inside(in.Destination)
 	if _, err := f.Lstat(c.Ctx, from); err != nil {
 		return nil, err
 	}
@@ -276,5 +241,5 @@ func remove(c *call, in *onPath) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return struct{}{}, f.Remove(c.Ctx, inside(in.Path), true)
+	return struct{}{}, f.Remove(c.Ctx, f.inside(in.Path), true)
 }

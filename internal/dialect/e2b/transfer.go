@@ -35,7 +35,6 @@ const gzipType = "gzip"
 // told to: others also accept it as it is, which is quicker.
 func readFile(c *call) error {
 	q := c.R.URL.Query()
-	p := inside(q.Get("path"))
 	if err := c.Intend(q.Get("path")); err != nil {
 		return err
 	}
@@ -46,6 +45,7 @@ func readFile(c *call) error {
 	if err != nil {
 		return err
 	}
+	p := f.inside(q.Get("path"))
 	if c.R.Header.Get("Accept-Encoding") == gzipType && c.R.Header.Get("Range") == "" && c.R.Method == http.MethodGet {
 		return c.sendCompressed(f, p)
 	}
@@ -58,7 +58,7 @@ func setName(h http.Header, p string) {
 }
 
 // sendCompressed sends a file that is not empty as gzip.
-func (c *call) sendCompressed(f place, p string) error {
+func (c *call) sendCompressed(f userFiles, p string) error {
 	r, err := f.Open(c.Ctx, p, 0, -1)
 	if err != nil {
 		return err
@@ -192,13 +192,13 @@ func writeFiles(c *call) error {
 			return err
 		}
 		src := &source{r: r}
-		if _, err := f.Write(c.Ctx, inside(p), src, sandpit.WriteOptions{Parents: true, Attrs: attrsOf(metadata)}); err != nil {
+		if _, err := f.Write(c.Ctx, f.inside(p), src, sandpit.WriteOptions{Parents: true, Attrs: attrsOf(metadata)}); err != nil {
 			if src.err != nil {
 				return badBody(src.err)
 			}
 			return err
 		}
-		p = f.absolute(inside(p))
+		p = f.absolute(f.inside(p))
 		out = append(out, written{p, path.Base(p), "file", metadata})
 		return nil
 	}

@@ -35,8 +35,8 @@ var errOverflow = &gate.Refusal{Code: errcode.QuotaExceeded, Message: "changes o
 
 // watch returns the changes in a directory. It begins with an event that is ready, and ends with errWatchEnded if the
 // directory is removed.
-func (f place) watch(ctx context.Context, in *onPath) iter.Seq2[watchEvent, error] {
-	root := inside(in.Path)
+func (f userFiles) watch(ctx context.Context, in *onPath) iter.Seq2[watchEvent, error] {
+	root := f.inside(in.Path)
 	return func(yield func(watchEvent, error) bool) {
 		i, err := f.Stat(ctx, root)
 		if err == nil && !i.IsDir() {

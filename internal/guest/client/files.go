@@ -22,20 +22,27 @@ import (
 type files struct {
 	c    *Client
 	user string // empty: the sandbox's
+	root bool   // with the capabilities of root, too
 }
 
 // Files returns the file system of the sandbox.
 func (c *Client) Files() sandpit.Files { return files{c: c} }
 
 // As returns the file system with the rights of another user.
-func (f files) As(user string) sandpit.Files { return files{f.c, user} }
+func (f files) As(user string) sandpit.Files { return files{f.c, user, false} }
+
+// RootFiles returns the file system with the rights of root. What is created, or replaced by Write, belongs to owner,
+// in whose home directory relative paths begin as with Files.As. A guest of an older version uses the rights of owner alone.
+func (c *Client) RootFiles(owner string) sandpit.Files {
+	return files{c, owner, c.features&wire.FeatureAsRoot != 0}
+}
 
 // open opens the stream of an operation on files.
 func (f files) open(ctx context.Context, op wire.Op, m message, content bool, limit int64) (*stream, error) {
 	if f.user != "" && f.c.features&wire.FeatureAs == 0 {
 		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "this sandbox is older than file operations as another user"), "stop and start the sandbox")
 	}
-	return f.c.openAs(ctx, f.user, op, m, content, limit)
+	return f.c.openAs(ctx, &wire.As{User: f.user, Root: f.root}, op, m, content, limit)
 }
 
 // call makes a request about files.

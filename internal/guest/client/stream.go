@@ -64,15 +64,16 @@ var errTooLong = fault.Errorf(sandpit.ErrInvalid, "the request is longer than %d
 
 // open opens a stream and sends its request.
 func (c *Client) open(ctx context.Context, op wire.Op, m message, content bool, limit int64) (*stream, error) {
-	return c.openAs(ctx, "", op, m, content, limit)
+	return c.openAs(ctx, &wire.As{}, op, m, content, limit)
 }
 
-// openAs is open with the rights of another user, unless that is empty. op is one of files.
-func (c *Client) openAs(ctx context.Context, user string, op wire.Op, m message, content bool, limit int64) (*stream, error) {
+// openAs is open with the rights that as names, unless its user is empty. op is one of files.
+func (c *Client) openAs(ctx context.Context, as *wire.As, op wire.Op, m message, content bool, limit int64) (*stream, error) {
 	b, start := wire.BeginFrame(make([]byte, 0, 256))
 	switch {
-	case user != "":
-		b = (&wire.As{User: user, Op: uint64(op), Message: string(m.Append(nil))}).Append(append(b, byte(wire.OpAs)))
+	case as.User != "":
+		as.Op, as.Message = uint64(op), string(m.Append(nil))
+		b = as.Append(append(b, byte(wire.OpAs)))
 	case m != nil:
 		b = m.Append(append(b, byte(op)))
 	default:

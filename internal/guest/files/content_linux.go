@@ -166,6 +166,11 @@ func (f *Files) write(s *conn.Stream, m *wire.Write, path string) {
 	var t *target
 	err := f.workers.Do(f.user, func() (err error) {
 		t, err = openTarget(m, path, func(fd int) error { return setXattrs(fd, m.Attrs) })
+		if u := f.user; err == nil && t.dir >= 0 && u != nil && u.Root { // others leave a file to its owner
+			if err = unix.Fchown(t.fd, int(u.UID), int(u.GID)); err != nil {
+				_ = t.finish(false)
+			}
+		}
 		return err
 	})
 	if err != nil {

@@ -232,7 +232,8 @@ func (f *Files) as(s *conn.Stream, msg []byte) error {
 		u, err := f.settings.LookUser(m.User)
 		if err == nil {
 			other := &Files{shared: f.shared}
-			if c := f.settings.Config(); !u.Same(&c.User) {
+			if c := f.settings.Config(); m.Root || !u.Same(&c.User) {
+				u.Root = m.Root
 				other.user = &u
 			}
 			err = other.Open(s, wire.Op(m.Op), []byte(m.Message))

@@ -28,6 +28,7 @@ type User struct {
 	Groups []uint32
 	Home   string // empty when unknown
 	Change bool   // the guest is someone else
+	Root   bool   // file work has the capabilities of root, too
 }
 
 // Same reports whether u and v have the same rights and home directory.

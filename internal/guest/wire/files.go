@@ -7,17 +7,18 @@ type As struct {
 	User    string // as Start.User
 	Op      uint64 // 9 to 18, 21 to 27, 32
 	Message string // of Op
+	Root    bool   // with the capabilities of root, too; what is created, or replaced by OpWrite, belongs to User all the same
 }
 
 // Append appends the encoded message.
 func (m *As) Append(b []byte) []byte {
-	return appendString(appendUint(appendString(b, m.User), m.Op), m.Message)
+	return appendBool(appendString(appendUint(appendString(b, m.User), m.Op), m.Message), m.Root)
 }
 
 // Decode decodes a message.
 func (m *As) Decode(b []byte) error {
 	d := newDecoder(b)
-	*m = As{d.string(), d.uint(), d.string()}
+	*m = As{d.string(), d.uint(), d.string(), d.bool()}
 	return d.err()
 }
 

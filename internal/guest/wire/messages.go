@@ -27,6 +27,7 @@ const (
 	FeatureAs                  // OpAs
 	FeatureInPlace             // Write.InPlace and OpSetAttr
 	FeatureAttrs               // Write.Attrs
+	FeatureAsRoot              // As.Root
 )
 
 // Append appends the encoded message, Magic included.

@@ -66,7 +66,7 @@ func messages() [][2]decodable {
 		{&Ports{[]Port{{"\x7f\x00\x00\x01", 80, 1000}, {string(make([]byte, 16)), 0, 0}}}, &Ports{List: []Port{}}},
 		{&Path{"p", "o", 3, true}, &Path{}},
 		{&SetAttr{"p", true, 63, -1, 0o644, 1, 1 << 32, -2, 3}, &SetAttr{}},
-		{&As{"u", 9, "p\x00"}, &As{}},
+		{&As{"u", 9, "p\x00", true}, &As{}},
 	}
 }
 

@@ -204,7 +204,7 @@ func giveUpRights(u *settings.User, rootCaps uint64, landlock []int) error {
 		}
 	}
 	caps := uint64(0)
-	if u.UID == 0 {
+	if u.UID == 0 || u.Root {
 		caps = rootCaps
 	}
 	caps &= rights.Permitted()
