@@ -10,7 +10,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/coder/websocket"
 	"github.com/fxamacker/cbor/v2"
@@ -18,15 +17,12 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/engine"
-	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // Bounds of a channel.
 const (
 	maxOperations = 256      // in progress
-	maxHeld       = 16 << 20 // bytes of frames that wait, unless it is one
-	maxInputs     = 16 << 20 // bytes that wait for the standard inputs of programs
 	maxInput      = 12 << 20 // bytes that wait for the standard input of a program, unless it is one frame
 	maxPiece      = 64 << 10 // bytes of output in a frame
 	copies        = 3        // of a frame while it is decoded
@@ -56,23 +52,21 @@ type channel struct {
 	write sync.Mutex
 	buf   []byte // of the frame that is sent; guarded by write
 
+	budget  *budget
 	files   handles
 	touches uint64 // of the reader alone
 
 	mu         sync.Mutex
 	operations map[uint32]*operation
-	held       int64         // bytes of frames that wait, and of inputs
-	windows    int64         // bytes that may wait of files and connections
-	inputs     int64         // bytes that wait for the standard inputs of programs
-	freed      chan struct{} // has an element when held has become less
 	all        sync.WaitGroup
 }
 
 func newChannel(c *gate.Call, s dialect.Server, box engine.Box, conn *websocket.Conn, name string) *channel {
 	ch := &channel{
 		call: c, server: s, box: box, conn: conn, name: name, io: context.WithoutCancel(c.Ctx),
-		operations: map[uint32]*operation{}, freed: make(chan struct{}, 1),
+		operations: map[uint32]*operation{},
 	}
+	ch.budget = newBudget(func(n int64) error { return c.Hold(gate.InMemory, n) }, c.Gate().Limits().Tunnel, ch.paused)
 	ch.ctx, ch.cancel = context.WithCancelCause(c.Ctx)
 	return ch
 }
@@ -221,7 +215,7 @@ func (ch *channel) read(from io.Reader) error {
 			return err
 		}
 		size := int64(n) * copies
-		if err := ch.hold(size); err != nil {
+		if err := ch.budget.take(ch.ctx, frames, size); err != nil {
 			return err
 		}
 		body := make([]byte, n)
@@ -248,7 +242,7 @@ func (ch *channel) read(from io.Reader) error {
 			queued, err = ch.take(message{id: id, kind: e.T, payload: e.P, size: size})
 		}
 		if !queued {
-			ch.release(size)
+			ch.budget.give(frames, size)
 		}
 		if err != nil {
 			return err
@@ -298,9 +292,9 @@ func (ch *channel) shutdown() error {
 // start begins an operation.
 func (ch *channel) start(m message) (queued bool, err error) {
 	tunnel := ch.call.Gate().Limits().Tunnel
-	op := &operation{ch: ch, id: m.id, kind: m.kind, in: newInbox(maxWaiting, 0, tunnel, ch.standing), ctrl: newInbox(maxWaiting, 0, tunnel, ch.standing)}
+	op := &operation{ch: ch, id: m.id, kind: m.kind, in: newInbox(maxWaiting, 0, tunnel, ch.paused), ctrl: newInbox(maxWaiting, 0, tunnel, ch.paused)}
 	if m.kind == kindExec {
-		op.in = newInbox(0, maxInput, tunnel, ch.standing)
+		op.in = newInbox(0, maxInput, tunnel, ch.paused)
 	}
 	ch.mu.Lock()
 	_, used := ch.operations[m.id]
@@ -368,7 +362,7 @@ func (op *operation) end() {
 // close makes the operation get no more messages.
 func (op *operation) close() {
 	op.dropInput()
-	op.ch.release(op.ctrl.close())
+	op.ch.budget.give(frames, op.ctrl.close())
 	op.ch.mu.Lock()
 	b := op.bulk
 	op.ch.mu.Unlock()
@@ -421,143 +415,17 @@ func (ch *channel) stray(m message) error {
 	return nil
 }
 
-// hold counts bytes of a frame, and waits until there is room for them.
-func (ch *channel) hold(n int64) error { return ch.room(n, ch.tryHold) }
-
-// holdInput counts bytes that are to wait for the standard input of a program, and waits until there is room for them.
-func (ch *channel) holdInput(n int64) error { return ch.room(n, ch.tryHoldInput) }
-
-// standing reports whether the sandbox is paused, so that nothing in it can take anything.
-func (ch *channel) standing() bool {
+// paused reports whether the sandbox is paused, so that nothing in it can take anything.
+func (ch *channel) paused() bool {
 	info, err := ch.box.Info(ch.ctx)
 	return err == nil && info.State == sandpit.StatePaused
 }
 
-// room tries to count bytes until there is room for them. The time for which the sandbox is paused does not count.
-func (ch *channel) room(n int64, try func(n int64) error) error {
-	patience := ch.call.Gate().Limits().Tunnel
-	late, look := time.NewTimer(patience), time.NewTicker(patience/looks)
-	defer late.Stop()
-	defer look.Stop()
-	for {
-		err := try(n)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ch.freed:
-		case <-time.After(tryEvery): // of another channel of the caller
-		case <-look.C:
-			if ch.standing() {
-				late.Reset(patience)
-			}
-		case <-late.C:
-			return fmt.Errorf("%w: %w", errFull, err)
-		case <-ch.ctx.Done():
-			return context.Cause(ch.ctx)
-		}
-	}
-}
-
-// errFull is the error of a channel on which something waits that its operation does not take.
-var errFull error = &gate.Refusal{Code: errcode.Timeout, Message: "too much waits on this channel", Hint: "send no more than programs, files and ports take"}
-
-func (ch *channel) tryHold(n int64) error {
-	ch.mu.Lock()
-	defer ch.mu.Unlock()
-	if frames := ch.held - ch.inputs; frames > 0 && frames+n > maxHeld {
-		return errFull
-	}
-	return ch.add(n)
-}
-
-func (ch *channel) tryHoldInput(n int64) error {
-	ch.mu.Lock()
-	defer ch.mu.Unlock()
-	if ch.inputs > 0 && ch.inputs+n > maxInputs {
-		return errFull
-	}
-	err := ch.add(n)
-	if err == nil {
-		ch.inputs += n
-	}
-	return err
-}
-
-// add counts bytes that wait. Precondition: ch.mu is held.
-func (ch *channel) add(n int64) error {
-	err := ch.account(ch.held + n)
-	if err == nil {
-		ch.held += n
-	}
-	return err
-}
-
-// account has the call hold n bytes of frames and inputs. Precondition: ch.mu is held.
-func (ch *channel) account(n int64) error {
-	if n <= gate.FreeBody && ch.held <= gate.FreeBody {
-		return nil
-	}
-	return ch.charge(n, ch.windows)
-}
-
-// charge has the call hold bytes of frames and inputs, and of windows. Precondition: ch.mu is held.
-func (ch *channel) charge(held, windows int64) error {
-	return ch.call.Hold(gate.InMemory, windows+max(held-gate.FreeBody, 0))
-}
-
-// holdWindow counts bytes that may wait of a file or a connection until the client takes them, or the sandbox does. They
-// take no room of frames: room for one stays, because the reader has to read what ends the wait.
-func (ch *channel) holdWindow(n int64) error {
-	ch.mu.Lock()
-	defer ch.mu.Unlock()
-	if err := ch.charge(ch.held+maxFrame*copies, ch.windows+n); err != nil {
-		if r := (*gate.Refusal)(nil); ch.windows > 0 && errors.As(err, &r) && r.Code == errcode.TooLarge {
-			return errTransfers
-		}
-		return err
-	}
-	ch.windows += n
-	return ch.charge(ch.held, ch.windows)
-}
-
-// errTransfers is the error of a transfer that has no memory, because others of its channel have it.
-var errTransfers error = &gate.Refusal{Code: errcode.RateLimited, Message: "too many files and connections are being transferred on this channel", Hint: "wait until some of them have ended"}
-
-// hold is channel.holdWindow for what is to be in the answer of an operation.
+// hold counts bytes that are to be in the answer of an operation.
 func (op *operation) hold(n int64) error {
-	err := op.ch.holdWindow(n)
+	err := op.ch.budget.take(op.ch.ctx, windows, n)
 	if err == nil {
 		op.held += n
 	}
 	return err
-}
-
-// releaseWindow undoes holdWindow.
-func (ch *channel) releaseWindow(n int64) {
-	ch.mu.Lock()
-	defer ch.mu.Unlock()
-	ch.windows -= n
-	_ = ch.charge(ch.held, ch.windows) // less is never too much
-}
-
-// release undoes hold.
-func (ch *channel) release(n int64) { ch.give(n, 0) }
-
-// releaseInput undoes holdInput.
-func (ch *channel) releaseInput(n int64) { ch.give(n, n) }
-
-// give gives back n bytes, inputs of which have waited for standard inputs.
-func (ch *channel) give(n, inputs int64) {
-	if n == 0 {
-		return
-	}
-	ch.mu.Lock()
-	_ = ch.add(-n) // less is never too much
-	ch.inputs -= inputs
-	ch.mu.Unlock()
-	select {
-	case ch.freed <- struct{}{}:
-	default:
-	}
 }

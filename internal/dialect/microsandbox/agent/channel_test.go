@@ -164,7 +164,7 @@ func TestListsAreBounded(t *testing.T) {
 	ended := make(chan struct{})
 	_, url := serve(t, gate.Options{Audit: new(journal)}, dialect.Server{}, func(ch *channel) {
 		defer close(ended)
-		if err := ch.hold(maxHeld); err != nil {
+		if err := ch.budget.take(t.Context(), frames, maxFrames); err != nil {
 			t.Error(err)
 		}
 		for _, x := range []struct {
@@ -176,10 +176,10 @@ func TestListsAreBounded(t *testing.T) {
 			if len(all) != x.want || !errors.Is(err, x.err) {
 				t.Errorf("%d files: %d entries, %v", x.files, len(all), err)
 			}
-			if ch.windows != op.held || ch.held != maxHeld || op.held < int64(x.want)*entryCost || op.held > maxEntries*entryCost+maxFrame+1000*(entryCost+256) {
-				t.Errorf("%d files: %d bytes are held, and %d of frames", x.files, ch.windows, ch.held)
+			if taken := ch.budget.taken; taken != [pools]int64{frames: maxFrames, windows: op.held} || op.held < int64(x.want)*entryCost || op.held > maxEntries*entryCost+maxFrame+1000*(entryCost+256) {
+				t.Errorf("%d files: the operation holds %d, of %v", x.files, op.held, taken)
 			}
-			ch.releaseWindow(op.held)
+			ch.budget.give(windows, op.held)
 		}
 	})
 	conn, _, err := websocket.Dial(t.Context(), url, nil)

@@ -109,14 +109,14 @@ func (op *operation) exec(m message) {
 	ch := op.ch
 	var req execRequest
 	if err := decoder().Unmarshal(m.payload, &req); err != nil {
-		ch.release(m.size)
+		ch.budget.give(frames, m.size)
 		op.end()
 		_ = ch.complain(op.id, errPayload, err.Error(), m.kind)
 		return
 	}
 	part, err := op.begin(opExec, gate.AboutProgram(req.Cmd, len(req.Args)))
 	if err != nil {
-		ch.release(m.size)
+		ch.budget.give(frames, m.size)
 		op.fail(err)
 		return
 	}
@@ -133,7 +133,7 @@ func (op *operation) exec(m message) {
 		}
 		p, err = ch.box.Start(part.Ctx, cmd)
 	}
-	ch.release(m.size)
+	ch.budget.give(frames, m.size)
 	if err != nil {
 		close(ready)
 		part.End(err)
@@ -235,12 +235,12 @@ func (op *operation) input(m message) error {
 		return nil
 	}
 	m = message{payload: data.Data, size: int64(len(data.Data)) + inputCost}
-	if err := op.ch.holdInput(m.size); err != nil {
+	if err := op.ch.budget.take(op.ch.ctx, inputs, m.size); err != nil {
 		return op.refuseInput(syscall.EAGAIN, op.ch.call.Describe(err).Message)
 	}
 	queued, err := op.in.put(m)
 	if !queued {
-		op.ch.releaseInput(m.size)
+		op.ch.budget.give(inputs, m.size)
 	}
 	if err != nil {
 		return op.refuseInput(syscall.ETIMEDOUT, fmt.Sprintf("the program has read nothing for %v, and too much waits for it", op.in.patience))
@@ -267,11 +267,11 @@ func (op *operation) inputError(errno syscall.Errno, text string) error {
 
 // dropInput drops what waits in the inbox, and what comes later.
 func (op *operation) dropInput() {
-	if size := op.in.close(); op.kind == kindExec {
-		op.ch.releaseInput(size)
-	} else {
-		op.ch.release(size)
+	from := frames
+	if op.kind == kindExec {
+		from = inputs
 	}
+	op.ch.budget.give(from, op.in.close())
 }
 
 // feed writes what the client sends to the standard input.
@@ -297,7 +297,7 @@ func (op *operation) feed(p sandpit.Process) {
 				op.in.progress()
 			}
 		}
-		op.ch.releaseInput(m.size)
+		op.ch.budget.give(inputs, m.size)
 	}
 }
 
@@ -320,7 +320,7 @@ func (op *operation) control(ctx context.Context, p sandpit.Process) {
 				_ = p.Resize(ctx, sandpit.TerminalSize{Rows: r.Rows, Cols: r.Cols})
 			}
 		}
-		op.ch.release(m.size)
+		op.ch.budget.give(frames, m.size)
 	}
 }
 

@@ -62,7 +62,7 @@ func filesOps() map[string]filesOp {
 func (op *operation) files(m message) {
 	ch := op.ch
 	name, in, err := parseFiles(m.payload)
-	ch.release(m.size)
+	ch.budget.give(frames, m.size)
 	if err != nil {
 		op.end()
 		_ = ch.complain(op.id, errPayload, err.Error(), m.kind)
@@ -113,7 +113,7 @@ func (op *operation) files(m message) {
 		err = errors.New(what.verb + ": " + errorText(f))
 	}
 	_ = ch.answer(op.id, data, err)
-	ch.releaseWindow(op.held)
+	ch.budget.give(windows, op.held)
 }
 
 // parseFiles reads a request about files.
@@ -360,7 +360,7 @@ func (r *contentReader) Read(b []byte) (int, error) {
 		return n, err
 	}
 	for len(r.rest) == 0 {
-		r.op.ch.release(r.size)
+		r.op.ch.budget.give(frames, r.size)
 		r.size = 0
 		if r.err == nil {
 			r.err = r.more()
@@ -407,7 +407,7 @@ func (r *contentReader) wrong(end bool) error {
 
 // close gives back what the reader holds.
 func (r *contentReader) close() {
-	r.op.ch.release(r.size)
+	r.op.ch.budget.give(frames, r.size)
 	r.size = 0
 }
 

@@ -148,10 +148,10 @@ func readHandle(ctx context.Context, op *operation, in *filesArgs) (any, error) 
 		held = min(held, length)
 	}
 	held += bulkRecord
-	if err := op.ch.holdWindow(held); err != nil {
+	if err := op.ch.budget.take(op.ch.ctx, windows, held); err != nil {
 		return nil, err
 	}
-	defer op.ch.releaseWindow(held)
+	defer op.ch.budget.give(windows, held)
 	r, err := h.files.Open(ctx, h.path, int64(min(in.Offset, math.MaxInt64)), length)
 	if err != nil {
 		return nil, err
@@ -185,10 +185,10 @@ func writeHandle(ctx context.Context, op *operation, in *filesArgs) (any, error)
 	}
 	if in.bulk != nil {
 		const held = 2 * filesWindow // what waits, and the buffer that it grows in
-		if err := op.ch.holdWindow(held); err != nil {
+		if err := op.ch.budget.take(op.ch.ctx, windows, held); err != nil {
 			return nil, err
 		}
-		defer op.ch.releaseWindow(held)
+		defer op.ch.budget.give(windows, held)
 	}
 	b, err := op.accept(in.bulk, bulkFiles, bulkIn, filesWindow)
 	if err != nil {

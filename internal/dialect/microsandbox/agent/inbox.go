@@ -11,7 +11,7 @@ type inbox struct {
 	messages int           // that may wait; 0: any number
 	bytes    int64         // that may wait, unless it is one message; 0: any number
 	patience time.Duration // how long the operation may take nothing while no more may wait
-	standing func() bool   // reports whether the sandbox is paused, which is no time of the operation's
+	paused   func() bool   // reports whether the sandbox is paused, which does not count as taking nothing
 
 	mu     sync.Mutex
 	cond   sync.Cond // something has changed
@@ -22,15 +22,14 @@ type inbox struct {
 	closed bool
 }
 
-// maxWaiting bounds the messages in an inbox. Their bytes are bounded by channel.hold.
+// maxWaiting bounds the messages in an inbox. Their bytes are bounded by the channel's budget.
 const maxWaiting = 64
 
-// looks is how often, in the time that it may take nothing, an operation is looked at: its time begins anew when its sandbox
-// is paused.
+// looks is how often a wait checks whether the sandbox is paused, in the time that it may last. If it is, that time begins anew.
 const looks = 16
 
-func newInbox(messages int, bytes int64, patience time.Duration, standing func() bool) *inbox {
-	b := &inbox{messages: messages, bytes: bytes, patience: patience, standing: standing}
+func newInbox(messages int, bytes int64, patience time.Duration, paused func() bool) *inbox {
+	b := &inbox{messages: messages, bytes: bytes, patience: patience, paused: paused}
 	b.cond.L = &b.mu
 	return b
 }
@@ -81,9 +80,9 @@ func (b *inbox) put(m message) (queued bool, err error) {
 // look begins the time of the operation anew if its sandbox is paused. Precondition: b.mu is held, which it releases meanwhile.
 func (b *inbox) look() {
 	b.mu.Unlock()
-	standing := b.standing()
+	paused := b.paused()
 	b.mu.Lock()
-	if standing {
+	if paused {
 		b.since = time.Now()
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// awake is inbox.standing of a sandbox that runs.
+// awake is inbox.paused of a sandbox that runs.
 func awake() bool { return false }
 
 // An inbox takes as many messages and bytes as it may, and waits for room as long as its operation takes something.

@@ -26,7 +26,7 @@ func (op *operation) connect(m message) {
 	ch := op.ch
 	var req connectRequest
 	err := decoder().Unmarshal(m.payload, &req)
-	ch.release(m.size)
+	ch.budget.give(frames, m.size)
 	if err != nil {
 		op.end()
 		_ = ch.complain(op.id, errPayload, err.Error(), m.kind)
@@ -44,8 +44,8 @@ func (op *operation) connect(m message) {
 		if req.Bulk != nil {
 			held += 2 * tcpWindow // what waits, and the buffer that it grows in
 		}
-		if err = ch.holdWindow(held); err == nil {
-			defer ch.releaseWindow(held)
+		if err = ch.budget.take(ch.ctx, windows, held); err == nil {
+			defer ch.budget.give(windows, held)
 		}
 	}
 	if err == nil {
@@ -131,7 +131,7 @@ func (op *operation) pour(inside net.Conn) {
 		case kindClose:
 			err = net.ErrClosed
 		}
-		op.ch.release(m.size)
+		op.ch.budget.give(frames, m.size)
 		if err != nil {
 			_ = inside.Close() // which ends the other direction
 			return
