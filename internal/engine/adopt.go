@@ -219,14 +219,20 @@ func (e *Engine) recall(recoverer driver.Recoverer, r Record, cancel context.Can
 	called := splitName(r.Name)
 	s.nested = called.nested
 	s.setName(called.name)
-	s.created, s.labels, s.image, s.user = r.CreatedAt, d.Labels, d.Config, userName(made.Guest.User)
-	s.info = sandpit.Info{ID: r.ID, Name: called.name, Namespace: called.nested, Image: d.Image, Driver: d.Driver, Policy: made.Policy, Limits: d.Limits, NotEnforced: d.NotEnforced}
-	s.deadline, s.idle, s.onExpiry, s.expired, s.maxLife, s.reason = d.Deadline, d.Idle, d.OnExpiry, d.Expired, d.MaxLife, d.Reason
+	s.created, s.labels, s.dialects, s.began = r.CreatedAt, d.Labels, d.Dialects, d.Began
+	s.deadline, s.idle, s.onExpiry, s.expired, s.reason = d.Deadline, d.Idle, d.OnExpiry, d.Expired, d.Reason
 	s.changing = d.Changing
+	s.prepared = prepared{
+		image: d.Config, rootInside: made.Spec.RootInside, user: userName(made.Guest.User), origin: d.Made, secret: r.Secret, maxLife: d.MaxLife,
+		info: sandpit.Info{
+			ID: r.ID, Name: called.name, Namespace: called.nested, Image: d.Image, Driver: d.Driver,
+			Policy: made.Policy, Limits: d.Limits, NotEnforced: d.NotEnforced,
+		},
+		secretUses: secretUses{uses: made.Spec.Secrets, placeholders: d.Secrets, recalled: true},
+	}
 	if s.linked = d.Egress != nil; s.linked {
 		s.egress = *d.Egress
 	}
-	s.secretUses = secretUses{uses: made.Spec.Secrets, placeholders: d.Secrets, recalled: true}
 	s.lease = &image.Lease{} // what it keeps of the store is written there
 	s.cancel = cancel
 	h := driver.Handle{Version: driver.HandleVersion, Driver: e.opts.Driver.Name(), ID: r.ID}
@@ -235,7 +241,7 @@ func (e *Engine) recall(recoverer driver.Recoverer, r Record, cancel context.Can
 	}
 	s.instance = unrecovered{recoverer: recoverer, handle: h}
 	s.touch()
-	s.demand = demand{d.Limits.Memory, d.Limits.CPUs, 1}
+	s.demand = demandOf(d.Limits)
 	if made.CA {
 		sealed, _ := openMade(r.Secret) // without it, the sandbox has no network, and a gap
 		s.ca, s.own = sealed.CA, sealed.Own
@@ -248,14 +254,11 @@ func (e *Engine) recall(recoverer driver.Recoverer, r Record, cancel context.Can
 			s.own[name] = OwnSecret{}
 		}
 	}
-	s.rootInside = made.Spec.RootInside
-	s.origin, s.secret, s.dialects = d.Made, r.Secret, d.Dialects
 	s.cost = costOf(d.Labels, d.Config, len(d.Made)+len(r.Secret)) + s.secretUses.cost() + egressCost(s.egress) // whatever the bounds are: it is there
 	for _, data := range d.Dialects {
 		s.cost += int64(len(data))
 	}
 	s.memory.Add(s.cost)
-	s.began = d.Began
 	if r.State == sandpit.StateCreated {
 		made, err := decodeMade(s.origin, s.secret, s.image)
 		if err != nil {

@@ -114,11 +114,12 @@ func (e *Engine) build(ctx context.Context, making *task, t *Tenant, spec sandpi
 	s.lease, s.labels, s.dialects = lease, maps.Clone(r.spec.Labels), dialects
 	s.setName(cmp.Or(r.spec.Name, s.id))
 	s.idle, s.onExpiry = max(r.spec.Idle, 0), r.spec.OnExpiry
-	plan, config, err := s.prepare(t, r)
+	p, plan, config, err := s.prepare(t, r, lease)
 	if err != nil {
 		lease.Release()
 		return nil, err
 	}
+	s.prepared, s.demand = p, demandOf(plan.Limits)
 	trace("plan")
 
 	s.making, s.cancel = making, making.cancel
@@ -211,40 +212,45 @@ func (e *Engine) leaseFor(ctx context.Context, making *task, t *Tenant, spec san
 	return lease, err
 }
 
-// prepare sets what a sandbox with an image and a name is made of, and charges it.
-func (s *Sandbox) prepare(t *Tenant, r *resolved) (driver.Plan, client.Config, error) {
-	plan, config, err := s.plan(r.spec, r.limits, r.enforce, r.caps)
+// prepare decides what a sandbox with an image and a name is made of, and charges that to the sandbox.
+func (s *Sandbox) prepare(t *Tenant, r *resolved, lease *image.Lease) (prepared, driver.Plan, client.Config, error) {
+	root := lease.Rootfs()
+	p := prepared{image: root.Config, rootInside: r.spec.RootInside, maxLife: t.policy.Max.Life, egress: r.egress, secretUses: r.made.secretUses}
+	plan, config, err := s.plan(r, root)
 	if err != nil {
-		return plan, config, err
+		return p, plan, config, err
 	}
-	s.user, s.egress, s.secretUses = userName(config.User), r.egress, r.made.secretUses
-	if s.hasEgress(s.egress) {
+	p.user = userName(config.User)
+	if p.hasEgress(p.egress) {
 		l := link()
 		plan.Link = &l
 	}
-	trust, unread, err := s.intercept(&plan)
-	config.Env = slices.Concat(s.image.Env, trust, r.spec.Env, r.made.env)
+	trust, unread, err := s.intercept(&p, root, &plan)
+	config.Env = slices.Concat(p.image.Env, trust, r.spec.Env, r.made.env)
 	if err == nil && s.persistent {
-		s.origin, s.secret, err = encodeMade(Made{Spec: r.spec, Policy: t.policy.Name, Guest: config, CA: s.ca, Own: s.own})
+		p.origin, p.secret, err = encodeMade(Made{Spec: r.spec, Policy: t.policy.Name, Guest: config, CA: p.ca, Own: p.own})
 	}
 	if err == nil {
-		kept := 0 // bytes for dialects
+		s.mu.Lock()
+		labels, kept := s.labels, 0 // bytes for dialects
 		for _, data := range s.dialects {
 			kept += len(data)
 		}
-		err = s.pay(costOf(s.labels, s.image, len(s.origin)+len(s.secret)+kept) + r.made.cost() + egressCost(s.egress))
+		s.mu.Unlock()
+		err = s.pay(costOf(labels, p.image, len(p.origin)+len(p.secret)+kept) + r.made.cost() + egressCost(p.egress))
 	}
 	if err != nil {
-		return plan, config, fmt.Errorf("creating a sandbox: %w", err)
+		return p, plan, config, fmt.Errorf("creating a sandbox: %w", err)
 	}
-	s.info = sandpit.Info{
-		ID: s.id, Name: s.Name(), Namespace: s.nested, Image: imageName(s.lease.Rootfs()), Driver: s.engine.opts.Driver.Name(),
+	p.info = sandpit.Info{
+		ID: s.id, Name: s.Name(), Namespace: s.nested, Image: imageName(root), Driver: s.engine.opts.Driver.Name(),
 		Policy: t.policy.Name, Limits: plan.Limits, NotEnforced: slices.Concat(r.gaps, r.made.gap, unread),
 	}
-	s.maxLife = t.policy.Max.Life
-	s.demand = demand{r.limits.Memory, r.limits.CPUs, 1}
-	return plan, config, nil
+	return p, plan, config, nil
 }
+
+// demandOf returns the capacity that a sandbox with these limits takes.
+func demandOf(l sandpit.Limits) demand { return demand{l.Memory, l.CPUs, 1} }
 
 // letIn waits until there is capacity for a sandbox, and takes its name. A sandbox that can
 // have a blank gets the blank's identity. One that must wait is listed meanwhile, and can
@@ -334,9 +340,8 @@ func outerFirst[T any](all []T, target func(T) string) []T {
 }
 
 // plan returns the driver's plan and the guest's configuration.
-func (s *Sandbox) plan(spec sandpit.Spec, limits sandpit.Limits, enforce feature.Set, caps driver.Capabilities) (driver.Plan, client.Config, error) {
-	root := s.lease.Rootfs()
-	s.image = root.Config
+func (s *Sandbox) plan(r *resolved, root image.Rootfs) (driver.Plan, client.Config, error) {
+	spec, limits, enforce, caps := r.spec, r.limits, r.enforce, r.caps
 	who, err := chooseUser(spec.User, root)
 	if err != nil {
 		return driver.Plan{}, client.Config{}, err
@@ -367,7 +372,7 @@ func (s *Sandbox) plan(spec sandpit.Spec, limits sandpit.Limits, enforce feature
 			plan.Tmpfs[i].Size = defaultTmpfs
 		}
 	}
-	if s.rootInside = spec.RootInside; s.rootInside {
+	if spec.RootInside {
 		plan.Root.Files = append(plan.Root.Files, s.engine.sudoFile()...)
 	}
 	// A volume of an image is a place for data of its own. Everything in a

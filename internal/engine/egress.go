@@ -312,7 +312,7 @@ func (s *Sandbox) replaceGaps(what string, gaps []sandpit.Gap) {
 
 // hasEgress reports whether the sandbox has a network if it is granted e. One with a secret that is bound to
 // hosts has one, also while the secret is removed.
-func (s *Sandbox) hasEgress(e granted) bool { return e.Asked() || len(s.placeholders) > 0 }
+func (p *prepared) hasEgress(e granted) bool { return e.Asked() || len(p.placeholders) > 0 }
 
 // granted is what a sandbox may reach beside the hosts of its secrets. Its fields are in the record.
 type granted struct {

@@ -316,7 +316,7 @@ func (e *Engine) wouldHold(ctx context.Context, t *task, c Held) (*held, error) 
 		return nil, err
 	}
 	s.setName(s.id)
-	plan, config, err := s.prepare(tenant, r)
+	_, plan, config, err := s.prepare(tenant, r, s.lease)
 	if err != nil {
 		s.lease.Release()
 		return nil, err

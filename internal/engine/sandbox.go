@@ -35,12 +35,6 @@ type Sandbox struct {
 	nameLock   func()    // changed only during a change of the state
 	demand     demand    // its capacity
 	memory     *ledger.Account
-	image      image.Config
-	rootInside bool            // Spec.RootInside
-	origin     json.RawMessage // as encodeMade returns it
-	secret     json.RawMessage // the same; changed under mu
-	ca         []byte          // Terms.CA
-	user       string          // by name or id, of processes that name none
 	lease      *image.Lease
 	blank      *blank // the blank that it will be made of; nil: none, or made
 	held       *held  // the held sandbox that it will be; nil: none, or it is
@@ -70,8 +64,8 @@ type Sandbox struct {
 	failing   sync.Once
 	gone      chan struct{} // closed when it begins to be removed
 
-	mu           sync.Mutex // guards all below
-	info         sandpit.Info
+	mu sync.Mutex // guards all below
+	prepared
 	labels       map[string]string // replaced, and never changed: events share it
 	state        sandpit.State
 	reason       string
@@ -89,7 +83,6 @@ type Sandbox struct {
 	admitted     time.Time       // when it was admitted, if it had to wait
 	starting     int             // processes that are being started
 	active       int             // calls, streams and waiters that keep it from being idle
-	maxLife      time.Duration   // the policy's maximum lifetime when it was made; 0: no bound
 	timer        *time.Timer     // of the lifetime and of idleness
 	timeUp       bool            // the lifetime is over, the processes are killed, and the removal follows
 	renewed      time.Time       // when the guest was told last how long it may live
@@ -111,11 +104,24 @@ type Sandbox struct {
 
 	contexts *interpreter.Manager // of code; nil: not used yet
 
-	secretUses
-
-	egress  granted // what it may reach
 	network *member // nil: it has no interface, or none yet
 	linked  bool    // its record says that it has an interface; set by recall
+}
+
+// prepared is what a sandbox is made of, as its Spec, the policy, the image and the machine decide. It is set as a whole: when
+// the sandbox is created, when it is started for the first time, and when it is recalled from its record. Other changes are
+// those of info, egress, secret and secretUses. All else may be read without a lock, except in a sandbox that was never started.
+type prepared struct {
+	image      image.Config
+	rootInside bool            // Spec.RootInside
+	user       string          // by name or id, of processes that name none
+	origin     json.RawMessage // as encodeMade returns it
+	secret     json.RawMessage // the same
+	ca         []byte          // Terms.CA
+	maxLife    time.Duration   // the policy's maximum lifetime; 0: no bound
+	info       sandpit.Info
+	egress     granted // what it may reach
+	secretUses
 }
 
 // expiry is when a sandbox expires, and what happens then.

@@ -268,21 +268,26 @@ type secretHosts struct {
 	over   []string // the sandbox has too many rules
 }
 
-// secretHosts returns those that e does not name itself, by the policy that granted it.
-func (s *Sandbox) secretHosts(e granted) (h secretHosts) {
+// secretHosts is Engine.secretHosts for the sandbox's own.
+func (s *Sandbox) secretHosts(e granted) secretHosts {
 	s.mu.Lock()
 	all := s.hosts()
 	s.mu.Unlock()
-	all = withRules(e.Egress, all).Allow[len(e.Allow):]
-	if len(all) == 0 || s.engine.opts.Network == nil {
+	return s.engine.secretHosts(all, e)
+}
+
+// secretHosts returns those of all that g does not name itself, by the policy that granted g.
+func (e *Engine) secretHosts(all []string, g granted) (h secretHosts) {
+	all = withRules(g.Egress, all).Allow[len(g.Allow):]
+	if len(all) == 0 || e.opts.Network == nil {
 		return secretHosts{within: all}
 	}
 	all, h.over = all[:min(len(all), sandpit.MaxEgressRules)], all[min(len(all), sandpit.MaxEgressRules):]
 	var err error
-	if h.within, h.beyond, err = s.engine.opts.Network.Within(all, e.Within); err != nil {
+	if h.within, h.beyond, err = e.opts.Network.Within(all, g.Within); err != nil {
 		return secretHosts{beyond: all, over: h.over}
 	}
-	room := min(len(h.within), max(0, sandpit.MaxEgressRules-len(e.Allow)-len(e.Deny)-len(e.Resolve)))
+	room := min(len(h.within), max(0, sandpit.MaxEgressRules-len(g.Allow)-len(g.Deny)-len(g.Resolve)))
 	h.within, h.over = h.within[:room], slices.Concat(h.within[room:], h.over)
 	return h
 }
@@ -308,10 +313,16 @@ func (s *Sandbox) lackHosts(e granted) {
 
 // terms returns the terms on which the sandbox has e.
 func (s *Sandbox) terms(e granted) Terms {
-	hosts := s.secretHosts(e).within
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return Terms{Egress: withRules(e.Egress, hosts), Own: e.Own, Secrets: s.bound, CA: s.ca, Renew: s.renewSecret}
+	now := s.prepared
+	s.mu.Unlock()
+	return s.termsOf(&now, e)
+}
+
+// termsOf is terms for a sandbox as p says.
+func (s *Sandbox) termsOf(p *prepared, e granted) Terms {
+	hosts := s.engine.secretHosts(p.hosts(), e).within
+	return Terms{Egress: withRules(e.Egress, hosts), Own: e.Own, Secrets: p.bound, CA: p.ca, Renew: s.renewSecret}
 }
 
 // renewSecret is Terms.Renew.

@@ -79,17 +79,16 @@ const (
 
 // intercept makes the authority of a new sandbox, if its terms need one, and adds to the plan that
 // its programs trust it, and what the operator trusts. It returns variables for them, and what is missing.
-func (s *Sandbox) intercept(plan *driver.Plan) (env []string, gaps []sandpit.Gap, err error) {
+func (s *Sandbox) intercept(p *prepared, root image.Rootfs, plan *driver.Plan) (env []string, gaps []sandpit.Gap, err error) {
 	network := s.engine.opts.Network
-	if network == nil || !s.hasEgress(s.egress) {
+	if network == nil || !p.hasEgress(p.egress) {
 		return nil, nil, nil
 	}
-	ca, own, operators, err := network.Authority(s.terms(s.egress))
+	ca, own, operators, err := network.Authority(s.termsOf(p, p.egress))
 	if err != nil || len(own)+len(operators) == 0 {
 		return nil, nil, err
 	}
-	s.ca = ca
-	root := s.lease.Rootfs()
+	p.ca = ca
 	stores, err := s.engine.trust.storesOf(root, operators, len(own) > 0)
 	var files []driver.File
 	if err == nil {
@@ -105,7 +104,7 @@ func (s *Sandbox) intercept(plan *driver.Plan) (env []string, gaps []sandpit.Gap
 			Fix: "use an image with a smaller file of certificates there",
 		}}
 	}
-	return trustEnv(s.image.Env), gaps, nil
+	return trustEnv(p.image.Env), gaps, nil
 }
 
 // trustEnv returns variables for programs that do not look for certificates where the system's are.

@@ -90,42 +90,35 @@ func (s *Sandbox) makeFirst(ctx context.Context, making *task, t *Tenant) error 
 	}
 	defer giveBack()
 	s.mu.Lock()
-	spec := *s.unstarted
-	next := &Sandbox{ // what it will be; only this function knows it
-		engine: e, id: s.id, namespace: s.namespace, nested: s.nested, persistent: s.persistent, memory: s.memory,
-		labels: s.labels, dialects: s.dialects, lease: s.lease,
-	}
+	spec, lease := *s.unstarted, s.lease
 	s.mu.Unlock()
-	next.setName(s.Name())
 	r, err := e.resolve(ctx, making, t, spec, false)
 	if err != nil {
 		return err
 	}
-	if len(next.lease.Rootfs().Layers) == 0 { // an earlier engine had it
-		if next.lease, err = e.opts.Images.Kept(s.id); errors.Is(err, sandpit.ErrUnsupported) {
-			next.lease, err = e.leaseFor(ctx, making, t, r.spec, giveBack)
+	if len(lease.Rootfs().Layers) == 0 { // an earlier engine had it
+		if lease, err = e.opts.Images.Kept(s.id); errors.Is(err, sandpit.ErrUnsupported) {
+			lease, err = e.leaseFor(ctx, making, t, r.spec, giveBack)
 		}
 		if err != nil {
 			return err
 		}
+		s.mu.Lock()
+		s.lease = lease
+		s.mu.Unlock()
 	}
-	plan, config, err := next.prepare(t, r)
-	s.saving.Lock()
+	s.saving.Lock() // so that nothing else changes the charge
 	s.mu.Lock()
-	s.lease = next.lease
-	if err == nil {
-		image := s.info.Image // as it was resolved
-		s.user, s.image, s.ca, s.egress, s.maxLife = next.user, next.image, next.ca, next.egress, next.maxLife
-		s.info, s.origin, s.secret, s.newSecret = next.info, next.origin, next.secret, true
-		s.info.Image = image
-		s.memory.Return(s.cost)
-		s.cost = next.cost
-		if s.repaid {
-			s.memory.Return(s.cost)
-			s.cost = 0
-		}
-	}
+	was := s.cost
 	s.mu.Unlock()
+	p, plan, config, err := s.prepare(t, r, lease)
+	if err == nil {
+		s.mu.Lock()
+		p.info.Image = s.info.Image // as it was resolved
+		s.prepared, s.newSecret = p, true
+		s.mu.Unlock()
+		s.refund(was)
+	}
 	s.saving.Unlock()
 	if err != nil {
 		return err
@@ -133,10 +126,11 @@ func (s *Sandbox) makeFirst(ctx context.Context, making *task, t *Tenant) error 
 	giveBack()
 	making.limit(0) // there may be no room for long
 	making.enter("waiting for capacity")
-	if err := e.gate.enter(ctx, s.namespace, next.demand, 0); err != nil {
+	needs := demandOf(plan.Limits)
+	if err := e.gate.enter(ctx, s.namespace, needs, 0); err != nil {
 		return err
 	}
-	s.demand = next.demand
+	s.demand = needs
 	making.limit(e.opts.Patience.Create)
 	if giveBack, err = e.try(ctx, making, s.namespace); err != nil {
 		return err
