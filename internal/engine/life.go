@@ -127,6 +127,27 @@ func (s *Sandbox) killAll() {
 	}
 }
 
+// Settled waits until the sandbox is neither being made nor being removed. See Box.
+func (s *Sandbox) Settled(ctx context.Context) error {
+	s.mu.Lock()
+	removing, making := s.removing, s.making
+	s.mu.Unlock()
+	var done, stuck <-chan struct{} = s.made, nil
+	switch {
+	case removing:
+		return s.Remove(ctx) // which waits for the removal that has begun
+	case making != nil:
+		done, stuck = making.done, making.stuck
+	}
+	select {
+	case <-done:
+	case <-stuck: // then it has failed
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
 // outlived reports whether the lifetime is over, so that a process that was killed has died of it.
 func (s *Sandbox) outlived() bool {
 	s.mu.Lock()

@@ -202,6 +202,10 @@ type Box interface {
 	// paths begin where those of owner begin. Without an owner, files belong to the user whose rights are used: root, or the sandbox's own.
 	RootFiles(owner string) sandpit.Files
 
+	// Settled waits until the sandbox is neither being made nor being removed: until it runs, has failed or is gone. It returns
+	// the error of ctx if that ends before, and that of a removal that fails.
+	Settled(ctx context.Context) error
+
 	// OwnSecrets returns the uses of the sandbox's own secrets that are bound to hosts and were not
 	// removed, with the time when each got its value, which they lack.
 	OwnSecrets() ([]sandpit.Secret, []time.Time)

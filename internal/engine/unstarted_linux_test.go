@@ -1,13 +1,16 @@
 package engine_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/policy"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // stateOf returns the state of a sandbox.
@@ -139,5 +142,54 @@ func TestUnstartedIsAdopted(t *testing.T) {
 		if err := sb.Remove(t.Context()); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// Settled waits for the making of a sandbox and for its removal.
+func TestSettled(t *testing.T) {
+	srv := newSurvivor(t)
+	e := srv.open(t, func(o *engine.Options) { o.Capacity = engine.Capacity{Sandboxes: 1, Wait: time.Hour} })
+	tenant := e.As("t", policy.Default())
+	first := made(t, tenant, sandpit.Spec{Name: "first"})
+	created := make(chan error, 1)
+	go func() {
+		_, err := tenant.Create(t.Context(), sandpit.Spec{Name: "second", User: "root", WorkDir: "/"})
+		created <- err
+	}()
+	testkit.Until(t, "the second waits for capacity", func() bool { return e.Waiting() == 1 })
+	found, err := tenant.Get(t.Context(), "second")
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := found.(engine.Box)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.ErrUnsupported)
+	if err := second.Settled(ctx); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("while it is made: %v", err)
+	}
+	settled := make(chan error, 1)
+	go func() {
+		err := second.Settled(t.Context())
+		if info, _ := second.Info(t.Context()); err == nil && info.State != sandpit.StateRunning {
+			err = fmt.Errorf("it is %q", info.State)
+		}
+		settled <- err
+	}()
+	if err := first.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(<-settled, <-created); err != nil {
+		t.Fatal(err)
+	}
+	go func() { settled <- second.Remove(t.Context()) }()
+	testkit.Until(t, "its removal begins", func() bool { _, err := second.Info(t.Context()); return err != nil })
+	if err := second.Settled(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := tenant.Get(t.Context(), "second"); !errors.Is(err, sandpit.ErrNotFound) {
+		t.Errorf("after its removal: %v", err)
+	}
+	if err := <-settled; err != nil {
+		t.Error(err)
 	}
 }

@@ -108,63 +108,67 @@ type start struct {
 	call   context.Context // ends with the call
 }
 
-// look is the time between two looks at a sandbox that another call is making or removing.
-const look = 50 * time.Millisecond
+// tries bounds how often a start begins anew, because other calls make and remove sandboxes of the name in between.
+const tries = 100
 
-// do starts the sandbox.
+// do starts the sandbox. While another call is making or removing it, do waits.
 func (s *start) do(ctx context.Context) error {
-	for {
-		busy, err := s.try(ctx)
-		if !busy {
+	waiting, cancel := context.WithCancelCause(ctx) // what another call makes goes on without this one
+	defer cancel(nil)
+	defer context.AfterFunc(s.call, func() { cancel(context.Cause(s.call)) })()
+	for n := 1; ; n++ {
+		busy, again, err := s.try(ctx)
+		switch {
+		case !again:
 			return err
+		case n == tries:
+			return &gate.Refusal{Code: errcode.State, Message: fmt.Sprintf("Sandbox '%s' is made and removed by other calls again and again", s.name), Hint: "start it when they have ended"}
+		case busy == nil:
+			continue
 		}
-		select {
-		case <-s.call.Done(): // what another call makes goes on without this one
-			return context.Cause(s.call)
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(look):
+		if err := busy.Settled(waiting); err != nil {
+			return err
 		}
 	}
 }
 
-// try starts the sandbox, unless another call is making or removing it.
-func (s *start) try(ctx context.Context) (busy bool, err error) {
+// try starts the sandbox, unless another call is making or removing it. Then again is true, and busy is the sandbox if it is known.
+func (s *start) try(ctx context.Context) (busy engine.Box, again bool, err error) {
 	found, err := s.tenant.Get(ctx, s.name)
 	if errors.Is(err, sandpit.ErrNotFound) {
 		err = s.create(ctx)
-		return errors.Is(err, sandpit.ErrExists), err
+		return nil, errors.Is(err, sandpit.ErrExists), err
 	}
 	if err != nil {
-		return false, err
+		return nil, false, err
 	}
 	sb := found.(engine.Box)
 	info, err := sb.Info(ctx)
 	switch {
 	case err != nil:
-		return errors.Is(err, sandpit.ErrClosed), err
+		return sb, errors.Is(err, sandpit.ErrClosed), err
 	case info.State == sandpit.StateCreating:
-		return true, nil
+		return sb, true, nil
 	case info.State == sandpit.StateRunning:
-		return false, nil
+		return nil, false, nil
 	case info.State == sandpit.StatePaused:
 		err = sb.Resume(ctx)
 	case info.State != sandpit.StateFailed:
-		err = s.again(ctx, sb)
+		err = s.restart(ctx, sb)
 	case s.defines():
 		err = s.replace(ctx, sb)
 	default:
 		err = &gate.Refusal{Code: errcode.State, Message: fmt.Sprintf("Sandbox '%s' has failed: %s", s.name, info.Reason), Hint: "start it with an image to replace it"}
 	}
-	return errors.Is(err, sandpit.ErrClosed) || errors.Is(err, sandpit.ErrExists), err
+	return sb, errors.Is(err, sandpit.ErrClosed) || errors.Is(err, sandpit.ErrExists), err
 }
 
 // defines reports whether the call says what sandbox to make.
 func (s *start) defines() bool { return s.config != nil && s.config.Image != "" }
 
-// again starts a sandbox that is stopped. One that was made with another configuration is made again, without its files,
-// unless only its limits are others.
-func (s *start) again(ctx context.Context, sb engine.Box) error {
+// restart starts a sandbox that is stopped. One that was made with another configuration is made again, without its files,
+// unless only its limits differ.
+func (s *start) restart(ctx context.Context, sb engine.Box) error {
 	var was state
 	_ = json.Unmarshal(sb.Dialect(dialectName), &was) // which only this package writes
 	if s.defines() {
