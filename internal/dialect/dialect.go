@@ -3,10 +3,10 @@
 // A dialect stands behind the gate of the server, as /v1 does. It brings routes, the place of
 // the caller's key, and the form of its errors (gate.Dialect). The gate authenticates callers, bounds
 // their rates and memory, records calls in the audit, and drains. The engine applies the policy of the
-// caller. A dialect translates, and decides nothing.
+// caller. A dialect translates. It grants nothing that the policy of the caller does not allow.
 //
 // Its package is internal/dialect/NAME, with a function that returns the Dialect. The list in
-// cmd/sandpit (dialects_linux.go) makes it a service of `listen` in server.yaml and a flag of
+// cmd/sandpit/dialects_linux.go makes it a service of `listen` in server.yaml and a flag of
 // 'sandpit serve', both of that name. Paths of dialects collide, so each is served from the root
 // path of listeners of its own, and by host name where Sandpit's own API is.
 //
@@ -16,7 +16,7 @@
 //   - All routes but those of GET are Guarded: recorded before they are carried out. The server checks
 //     that. Unless the route is
 //     SelfAudited, and calls gate.Call.Intend when it has read what it is about, the gate does that.
-//     What only ends something, or takes rights away, is Vital, too.
+//     Routes that only end something or take rights away are Vital, too.
 //   - A route whose callers have no key, but a signature or token, has a Proof, which
 //     returns who makes the request. Open is for health checks.
 //   - Bodies are read by gate.Call.Body, and what is held of them is charged by gate.Call.Hold.
@@ -61,8 +61,7 @@ type Dialect struct {
 	// New returns the API as a server serves it. It is called once for each server.
 	New func(Server) gate.Dialect
 
-	// Error returns the JSON of an error where there is no call that could fail: the server sends it
-	// on connections for which there is no room.
+	// Error returns the JSON of an error outside of a call. The server sends it on connections that it has no room for.
 	Error func(gate.Failure) []byte
 }
 
@@ -103,16 +102,16 @@ type Server struct {
 	// below it on addresses of Sandpit's own API, too, whose certificate must then be valid for them. Label takes such names apart.
 	Domain string
 
-	// Sandboxes returns the sandboxes of all namespaces, to find the one to which a signature belongs. Nothing of them
-	// may be shown to a caller who has not proven a right to it.
+	// Sandboxes returns the sandboxes of all namespaces, to find the one to which a signature belongs. A caller must not learn
+	// anything about a sandbox before it has proven its right to it.
 	Sandboxes func() []engine.Box
 
 	// Sandbox is Sandboxes for one ID. It returns nil if there is none.
 	Sandbox func(id string) engine.Box
 
-	// OpenPort returns the owner of a key as who uses a port of a sandbox without a key. loopback says that the client is on the
-	// same machine. The error matches sandpit.ErrForbidden if the policy of the key does not allow it. What is
-	// in progress ends when a later policy does not, or the key ends.
+	// OpenPort returns the caller for requests to a port of a sandbox that have no key: they count as those of owner, whose key
+	// the sandbox belongs to. loopback says that the client is on the same machine. The error matches sandpit.ErrForbidden if
+	// the policy of the key does not allow such requests. Requests in progress end when a later policy forbids them, or the key ends.
 	OpenPort func(owner gate.Caller, loopback bool) (gate.Caller, error)
 
 	// Features returns what sandboxes can have on this machine.
@@ -151,18 +150,27 @@ func (s Server) Create(ctx context.Context, t *engine.Tenant, spec sandpit.Spec,
 	}
 	sb, err := t.CreateFor(ctx, spec, dialect, data)
 	if !asked && errors.Is(err, sandpit.ErrForbidden) {
-		spec.Egress = sandpit.Egress{} // if that was not the reason, the error is the same
+		spec.Egress = sandpit.Egress{} // if the egress was not the reason, the second error is the same
 		sb, err = t.CreateFor(ctx, spec, dialect, data)
 	}
 	return sb, err
 }
 
-// Protect is deferred by goroutines of a dialect, as the gate protects only those of its handlers. If one panics, Protect
-// logs that and calls failed, and the server goes on. what says what the goroutine does.
+// Protect recovers a panic, logs it and calls failed, so that the server goes on. Goroutines of a dialect must defer it: the gate
+// protects only its handlers. what describes the work of the goroutine for the log.
 func (s Server) Protect(what string, failed func(error)) {
 	if p := recover(); p != nil {
 		failed(gate.Panicked(s.Log, what, p))
 	}
+}
+
+// CPUPercent returns the CPU time used between two samples, in percent of one CPU. It is 0 if that is unknown.
+func CPUPercent(was, now sandpit.Sample) float64 {
+	wall := now.Time.Sub(was.Time)
+	if wall <= 0 || now.CPU < was.CPU {
+		return 0
+	}
+	return 100 * float64(now.CPU-was.CPU) / float64(wall)
 }
 
 // SavedImage is an image that was saved from a sandbox, under one of its names.
@@ -171,8 +179,8 @@ type SavedImage struct {
 	Named  time.Time // when it got the name
 }
 
-// Reference returns the image that a name of the client's stands for, or the name itself if it has no alias: clients for
-// whom every name of an image is a reference.
+// Reference returns the image that a name of the client's stands for, or the name itself if it has no alias: it is for clients that
+// take every name of an image as a reference.
 func (s Server) Reference(name string) string {
 	if image, err := s.Image(name); err == nil {
 		return image

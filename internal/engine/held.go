@@ -394,7 +394,7 @@ func (s starter) Start(ctx context.Context, cmd sandpit.Command, o interpreter.O
 	return p, nil
 }
 
-// Follow passes the output on, from the begin.
+// Follow passes the output on, from the start.
 func (s starter) Follow(id string, stdout, stderr io.Writer) (done <-chan struct{}, leave func(), err error) {
 	ref, err := strconv.ParseUint(id, 10, 64)
 	if err != nil {

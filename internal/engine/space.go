@@ -188,7 +188,11 @@ func (e *Engine) find(t *Tenant, idOrName string) (*Sandbox, error) {
 			return s, nil
 		}
 	}
-	return nil, fault.Errorf(sandpit.ErrNotFound, "no sandbox is named %q", idOrName)
+	return nil, notFound(idOrName)
+}
+
+func notFound(idOrName string) error {
+	return fault.Errorf(sandpit.ErrNotFound, "no sandbox is named %q", idOrName)
 }
 
 // ByID returns the sandbox of an ID, of whatever namespace, or nil.

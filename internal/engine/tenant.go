@@ -71,7 +71,33 @@ func (t *Tenant) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Sandbox
 
 // Get finds a sandbox. See sandpit.Client.
 func (t *Tenant) Get(_ context.Context, idOrName string) (sandpit.Sandbox, error) {
+	sb, err := t.Box(idOrName)
+	if err != nil {
+		return nil, err
+	}
+	return sb, nil
+}
+
+// Box is Get for callers that need a Box.
+func (t *Tenant) Box(idOrName string) (Box, error) {
 	s, err := t.engine.find(t, idOrName)
+	if err != nil {
+		return nil, err
+	}
+	return view{s, t}, nil
+}
+
+// BoxByID is Box for an ID. A name is not found.
+func (t *Tenant) BoxByID(id string) (Box, error) { return t.only(id, (*Sandbox).ID) }
+
+// BoxByName is Box for a name. An ID is not found, unless it is the name.
+func (t *Tenant) BoxByName(name string) (Box, error) { return t.only(name, (*Sandbox).Name) }
+
+func (t *Tenant) only(text string, of func(*Sandbox) string) (Box, error) {
+	s, err := t.engine.find(t, text)
+	if err == nil && of(s) != text {
+		err = notFound(text)
+	}
 	if err != nil {
 		return nil, err
 	}

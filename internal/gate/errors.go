@@ -74,6 +74,14 @@ type Failure struct {
 	After     time.Duration // when to try again; 0: unknown
 }
 
+// Text returns the message with its hint, for APIs that have no field for hints.
+func (f Failure) Text() string {
+	if f.Hint == "" {
+		return f.Message
+	}
+	return f.Message + " (" + f.Hint + ")"
+}
+
 // Describe returns what the caller may read of an error. The text of an unexpected error may
 // name things of others. Describe logs it, and tells the caller no more than the
 // request's id.

@@ -205,12 +205,8 @@ func bindingOf(services secret.Services, name string, in v1.NewSecret) (secret.B
 }
 
 // boxOf returns a sandbox of the caller, also of one without a policy.
-func (s secrets) boxOf(ctx context.Context, c gate.Caller, sandbox string) (engine.Box, error) {
-	sb, err := s.engine.As(c.Namespace, policy.ServerDefault()).In(c.Nested).Get(ctx, sandbox)
-	if err != nil {
-		return nil, err
-	}
-	return sb.(engine.Box), nil // see engine.Box
+func (s secrets) boxOf(c gate.Caller, sandbox string) (engine.Box, error) {
+	return s.engine.As(c.Namespace, policy.ServerDefault()).In(c.Nested).Box(sandbox)
 }
 
 // ownSecrets describes the own secrets of a sandbox.
@@ -237,7 +233,7 @@ func (s secrets) RotateSecret(ctx context.Context, c gate.Caller, in api.SecretS
 		return v1.Secret{}, fmt.Errorf("rotating the secret %q: %w", fault.Clip(name), err)
 	}
 	if in.Sandbox != "" {
-		sb, err := s.boxOf(ctx, c, in.Sandbox)
+		sb, err := s.boxOf(c, in.Sandbox)
 		if err == nil {
 			err = sb.SetOwnSecret(context.WithoutCancel(ctx), name, value)
 		}
@@ -272,7 +268,7 @@ func (s secrets) RotateSecret(ctx context.Context, c gate.Caller, in api.SecretS
 
 func (s secrets) DeleteSecret(ctx context.Context, c gate.Caller, in api.SecretScope, name string) error {
 	if in.Sandbox != "" {
-		sb, err := s.boxOf(ctx, c, in.Sandbox)
+		sb, err := s.boxOf(c, in.Sandbox)
 		if err != nil {
 			return err
 		}
@@ -296,7 +292,7 @@ func (s secrets) DeleteSecret(ctx context.Context, c gate.Caller, in api.SecretS
 
 func (s secrets) ListSecrets(ctx context.Context, c gate.Caller, sandbox string) ([]v1.Secret, error) {
 	if sandbox != "" {
-		sb, err := s.boxOf(ctx, c, sandbox)
+		sb, err := s.boxOf(c, sandbox)
 		if err != nil {
 			return nil, err
 		}

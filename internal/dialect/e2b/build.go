@@ -206,7 +206,7 @@ func (bs *builds) abandon(b *build, why string) {
 // refuse ends a build whose start is refused, since SDKs give up then, unless the refusal says when to try again.
 func (bs *builds) refuse(b *build, f gate.Failure) {
 	if f.After == 0 {
-		bs.abandon(b, message(f))
+		bs.abandon(b, f.Text())
 	}
 }
 
@@ -385,10 +385,7 @@ func (b *build) run(ctx context.Context, in *buildStart) {
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	text := err.Error()
-	if hint := sandpit.Hint(err); hint != "" {
-		text += " (" + hint + ")"
-	}
+	text := gate.Failure{Message: err.Error(), Hint: sandpit.Hint(err)}.Text()
 	b.say("error", step, text)
 	b.end(&reason{Message: text, Step: step})
 }
@@ -424,7 +421,7 @@ func (b *build) do(ctx context.Context, in *buildStart) (step string, err error)
 			w.env = append(w.env, name+"="+command)
 		}
 	}
-	found, err := b.api.Tenant(b.caller).Get(ctx, sb.ID()) // by the present policy
+	found, err := b.api.Tenant(b.caller).Box(sb.ID()) // by the present policy
 	if err != nil {
 		return stepLast, err
 	}

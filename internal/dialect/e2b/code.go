@@ -242,7 +242,7 @@ func runCode(c *call) error {
 		}
 		f := c.Describe(err)
 		c.NoteOutcome(dataStatus(f), f.Code, err)
-		_ = l.send(codeError{Type: "error", Name: "ExecutionFailed", Value: message(f)})
+		_ = l.send(codeError{Type: "error", Name: "ExecutionFailed", Value: f.Text()})
 		return nil
 	}
 	stdout.flush()

@@ -82,7 +82,7 @@ func connectCode(code string, status int) string {
 // failRPC answers with an error of a Connect service. Clients of a stream read the text of an error
 // only in a stream, whose status is that of a success.
 func failRPC(c *gate.Call, f gate.Failure, status int) {
-	e := connectError{connectCode(f.Code, status), message(f)}
+	e := connectError{connectCode(f.Code, status), f.Text()}
 	if !isStream(c.R) || !c.Intended() || status == http.StatusBadGateway {
 		body, _ := json.Marshal(e) // of strings, which never fails
 		writeJSON(c.W, status, body)
@@ -278,7 +278,7 @@ func (s *eventStream) end(err error) error {
 		f := s.c.Describe(err)
 		status := dataStatus(f)
 		s.c.NoteOutcome(status, f.Code, err)
-		e = &connectError{connectCode(f.Code, status), message(f)}
+		e = &connectError{connectCode(f.Code, status), f.Text()}
 	}
 	_ = s.write(endEnvelope(e)) // the client may have left
 	s.stop()

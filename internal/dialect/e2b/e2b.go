@@ -7,9 +7,12 @@
 // out for it (token.go). The paths of the two differ, so that a request needs no other mark.
 //
 // Processes and files are services of the Connect protocol with its JSON codec (connect.go), and
-// files are also sent and received as they are (transfer.go).
+// files are also sent and received as they are (transfer.go). Ports of a sandbox have host names (ports.go), and one of them
+// answers as E2B's code interpreter does (code.go). Templates are saved images (templates.go); their
+// builds run in sandboxes of the caller (build.go).
 //
-// The package keeps nothing: what it must know about a sandbox later is its data of the dialect.
+// What the package must know about a sandbox later is its data of the dialect, so that it survives a restart of the server. Only
+// builds in progress, their reports and watchers of files are in memory, and end with the server.
 // Facts about the protocol are from the public SDKs (e2b-dev/E2B) and the requests that they send.
 package e2b
 
@@ -194,16 +197,8 @@ func plainError(status int, f gate.Failure) []byte {
 	body, _ := json.Marshal(struct { // of numbers and strings, which never fails
 		Code    int    `json:"code"`
 		Message string `json:"message"`
-	}{status, message(f)})
+	}{status, f.Text()})
 	return body
-}
-
-// message returns the text of an error with its hint, for which the API has no field of its own.
-func message(f gate.Failure) string {
-	if f.Hint == "" {
-		return f.Message
-	}
-	return f.Message + " (" + f.Hint + ")"
 }
 
 // writeJSON answers with JSON.
@@ -235,11 +230,11 @@ func (c *call) tenant() *engine.Tenant { return c.api.Tenant(c.Caller) }
 
 // sandbox finds the sandbox that a request to the control plane names.
 func (c *call) sandbox() (engine.Box, error) {
-	sb, err := c.tenant().Get(c.Ctx, c.Target)
+	sb, err := c.tenant().Box(c.Target)
 	if err != nil {
 		return nil, c.Untouched(err)
 	}
-	return sb.(engine.Box), nil
+	return sb, nil
 }
 
 // running finds the sandbox that a request to the data plane names. One that is paused is resumed, if it was created so,
@@ -265,16 +260,15 @@ func (c *call) running() (engine.Box, error) {
 	return sb, nil
 }
 
-// lookAt is running.
+// lookAt is running, without resuming the sandbox.
 func (c *call) lookAt() (engine.Box, error) {
-	found, err := c.tenant().Get(c.Ctx, c.Target)
+	sb, err := c.tenant().Box(c.Target)
 	if err != nil {
 		if errcode.Of(err) == errcode.NotFound {
 			err = errGone
 		}
 		return nil, err
 	}
-	sb := found.(engine.Box)
 	info, err := sb.Info(c.Ctx)
 	switch {
 	case err != nil:

@@ -200,6 +200,6 @@ func failPort(c *gate.Call, t portTarget, f gate.Failure) {
 		Message string `json:"message"`
 		Sandbox string `json:"sandboxId"`
 		Port    int    `json:"port"`
-	}{status, message(f), t.sandbox, port})
+	}{status, f.Text(), t.sandbox, port})
 	writeJSON(c.W, status, body)
 }

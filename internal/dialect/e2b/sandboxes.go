@@ -436,14 +436,14 @@ func listSandboxes(c *call) error {
 		if expired(i) {
 			continue
 		}
-		sb, err := tenant.Get(c.Ctx, i.ID)
+		sb, err := tenant.Box(i.ID)
 		if err != nil { // it has just gone
 			continue
 		}
 		if timeIsOver(i) && !slices.Contains(list.States, sandpit.StatePaused) {
 			continue
 		}
-		s := stateOf(sb.(engine.Box))
+		s := stateOf(sb)
 		if one := infoOf(i, s); s.Build == "" && (q.Get("template") == "" || q.Get("template") == one.TemplateID) {
 			out = append(out, one)
 		}
@@ -689,8 +689,8 @@ func getMetrics(c *call) error {
 	out, was := []metric{}, sandpit.Sample{Time: i.CreatedAt}
 	for _, s := range all {
 		used := 0.0
-		if wall := s.Time.Sub(was.Time); wall > 0 && s.CPU >= was.CPU {
-			used = 100 * float64(s.CPU-was.CPU) / float64(wall) / i.Limits.CPUs
+		if i.Limits.CPUs > 0 {
+			used = dialect.CPUPercent(was, s) / i.Limits.CPUs
 		}
 		if was = s; s.Time.Unix() >= from && s.Time.Unix() <= to {
 			out = append(out, metric{

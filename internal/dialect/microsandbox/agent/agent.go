@@ -73,12 +73,9 @@ func open(c *gate.Call, s dialect.Server, name string) error {
 
 // running finds the sandbox that the request names by its ID.
 func running(c *gate.Call, s dialect.Server) (engine.Box, error) {
-	sb, err := s.Tenant(c.Caller).Get(c.Ctx, c.Target)
+	sb, err := s.Tenant(c.Caller).BoxByID(c.Target)
 	if err != nil {
 		return nil, err
-	}
-	if sb.ID() != c.Target {
-		return nil, &gate.Refusal{Code: errcode.NotFound, Message: "the sandbox was not found"}
 	}
 	info, err := sb.Info(c.Ctx)
 	if err != nil {
@@ -87,7 +84,7 @@ func running(c *gate.Call, s dialect.Server) (engine.Box, error) {
 	if info.State != sandpit.StateRunning && info.State != sandpit.StatePaused {
 		return nil, &gate.Refusal{Code: errcode.State, Message: "the sandbox is " + string(info.State), Hint: "start it"}
 	}
-	return sb.(engine.Box), nil
+	return sb, nil
 }
 
 // goodbye is how long a client may take for its part of the close handshake.

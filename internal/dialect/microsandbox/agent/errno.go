@@ -32,10 +32,7 @@ func errorText(f gate.Failure) string {
 	if e, ok := systemErrors()[f.Code]; ok {
 		return e.text
 	}
-	if f.Hint != "" {
-		return f.Message + " (" + f.Hint + ")"
-	}
-	return f.Message
+	return f.Text()
 }
 
 // errnoName returns the name of an errno of a start, or of a standard input.

@@ -74,8 +74,8 @@ func (r *execRequest) command() (sandpit.Command, error) {
 	return cmd, nil
 }
 
-// scriptsDir has the scripts of a sandbox, and is the first directory on the PATH of programs, also where the client sets it.
-const scriptsDir = "/.msb/scripts"
+// ScriptsDir has the scripts of a sandbox, and is the first directory on the PATH of programs, also where the client sets it.
+const ScriptsDir = "/.msb/scripts"
 
 // defaultPath is the PATH of programs if neither the client, nor the sandbox, nor its image has one.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -88,7 +88,7 @@ func withScripts(env, sandbox []string) []string {
 			path = v
 		}
 	}
-	return append(slices.Clone(env), "PATH="+scriptsDir+":"+path)
+	return append(slices.Clone(env), "PATH="+ScriptsDir+":"+path)
 }
 
 // outputWriter sends what a program writes as frames of a kind, once the client knows that it was started.
@@ -179,12 +179,8 @@ func leave(p sandpit.Process) error {
 // fail says why a program was not started.
 func (op *operation) fail(err error) {
 	f := op.ch.call.Describe(err)
-	text := f.Message
-	if f.Hint != "" {
-		text += " (" + f.Hint + ")"
-	}
 	kind, errno := whyFailed(err, f)
-	m := failedMessage{Kind: kind, Message: text, Stage: "start"}
+	m := failedMessage{Kind: kind, Message: f.Text(), Stage: "start"}
 	if errno != 0 {
 		m.Errno, m.Name = new(int32(errno)), errnoName(errno)
 	}

@@ -150,7 +150,7 @@ func (ch *channel) answer(id uint32, data any, err error) error {
 	}
 	payload, err := cbor.Marshal(a)
 	if err == nil && len(payload) > maxFrame-1024 {
-		payload, err = cbor.Marshal(answerMessage{Error: new("readdir: " + errEntries.Message)})
+		payload, err = cbor.Marshal(answerMessage{Error: new("readdir: " + errEntries.Message + " (" + errEntries.Hint + ")")})
 	}
 	if err != nil {
 		return err
@@ -164,10 +164,7 @@ func (op *operation) as(user *string) sandpit.Files {
 	if user != nil {
 		return op.ch.box.Files().As(*user)
 	}
-	if made, err := op.ch.box.Made(); err == nil && made.Spec.RootInside {
-		return op.ch.box.Files().As("root")
-	}
-	return op.ch.box.Files()
+	return op.ch.box.RootFiles("")
 }
 
 // absolute returns a path as the agent takes it, whose working directory is the root.
@@ -235,7 +232,7 @@ const (
 )
 
 // errEntries is the error of a list that is too long for its answer, which is one frame.
-var errEntries = &gate.Refusal{Code: errcode.TooLarge, Message: "the directory has too many entries for one message; open it", Hint: "open it and read it in parts"}
+var errEntries = &gate.Refusal{Code: errcode.TooLarge, Message: "the directory has too many entries for one message", Hint: "open it and read it in parts"}
 
 func list(ctx context.Context, op *operation, in *filesArgs) (any, error) {
 	return listOf((&handle{files: op.as(nil), path: absolute(in.Path), dir: true}).list(ctx, op))

@@ -188,7 +188,6 @@ type (
 		Modified int64  `cbor:"modified"`
 		UID      uint32 `cbor:"uid"`
 		GID      uint32 `cbor:"gid"`
-		Atime    *int64 `cbor:"atime"`
 		Mtime    int64  `cbor:"mtime"`
 	}
 )

@@ -6,7 +6,6 @@ package cloud
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -30,18 +29,15 @@ func (c *call) tenant() *engine.Tenant { return c.server.Tenant(c.Caller) }
 
 // sandbox finds the sandbox that the request names: by its name where the path says so, and else by its ID.
 func (c *call) sandbox() (engine.Box, error) {
-	sb, err := c.tenant().Get(c.Ctx, c.Target)
+	find := c.tenant().BoxByID
+	if c.byName() {
+		find = c.tenant().BoxByName
+	}
+	sb, err := find(c.Target)
 	if err != nil {
 		return nil, c.Untouched(err)
 	}
-	is := sb.ID()
-	if c.byName() {
-		is = sb.Name()
-	}
-	if is != c.Target {
-		return nil, c.Untouched(&gate.Refusal{Code: errcode.NotFound, Message: fmt.Sprintf("no sandbox is named %.80q", c.Target)})
-	}
-	return sb.(engine.Box), nil
+	return sb, nil
 }
 
 // byName reports whether the request names the sandbox by its name.
@@ -114,13 +110,9 @@ func Error(f gate.Failure) []byte {
 		Message   string `json:"message"`
 		RequestID string `json:"request_id,omitempty"`
 	}
-	message := f.Message
-	if f.Hint != "" {
-		message += " (" + f.Hint + ")" // for which the API has no field
-	}
 	body, _ := json.Marshal(struct { // of strings, which never fails
 		Error details `json:"error"`
-	}{details{code(f.Code), message, f.RequestID}})
+	}{details{code(f.Code), f.Text(), f.RequestID}})
 	return body
 }
 

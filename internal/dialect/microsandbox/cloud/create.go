@@ -322,10 +322,7 @@ func (c *call) create(in *newSandbox) (engine.Box, error) {
 	if err != nil {
 		return nil, err
 	}
-	files := sb.Files()
-	if spec.RootInside {
-		files = files.As("root")
-	}
+	files := sb.RootFiles("")
 	for i := range patches {
 		if err := patches[i].apply(c.Ctx, files); err != nil {
 			_ = sb.Remove(context.WithoutCancel(c.Ctx))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
+	"github.com/sandpit-dev/sandpit/internal/dialect/microsandbox/agent"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
@@ -55,15 +56,12 @@ func (c *content) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// scriptsDir has the scripts of a sandbox.
-const scriptsDir = "/.msb/scripts"
-
 // scripts returns the scripts of a sandbox as patches.
 func scripts(all map[string]string) []patch {
 	mode := uint32(0o755)
 	var out []patch
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		out = append(out, patch{Type: "text", Path: scriptsDir + "/" + name, Content: content(all[name]), Mode: &mode, Replace: true})
+		out = append(out, patch{Type: "text", Path: agent.ScriptsDir + "/" + name, Content: content(all[name]), Mode: &mode, Replace: true})
 	}
 	return out
 }

@@ -156,8 +156,8 @@ func listSandboxes(c *call) error {
 	out := page{Data: make([]sandbox, len(found.Sandboxes)), HasMore: found.Next != ""}
 	for i, info := range found.Sandboxes {
 		var data json.RawMessage
-		if sb, err := tenant.Get(c.Ctx, info.ID); err == nil { // otherwise it has just gone
-			data = sb.(engine.Box).Dialect(c.server.Name)
+		if sb, err := tenant.Box(info.ID); err == nil { // otherwise it has just gone
+			data = sb.Dialect(c.server.Name)
 		}
 		out.Data[i] = c.of(info, data)
 	}

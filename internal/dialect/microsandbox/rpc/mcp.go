@@ -150,7 +150,7 @@ func (c *call) callTool(in *request) error {
 				return errIntend
 			}
 		}
-		text = "Error: " + message(f)
+		text = "Error: " + f.Text()
 	} else {
 		pretty, err := json.MarshalIndent(result, "", "  ")
 		if err != nil {

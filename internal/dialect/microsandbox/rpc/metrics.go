@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
@@ -67,8 +68,8 @@ func getMetrics(c *call, in *metricsParams) (any, error) {
 			if info.Namespace == "" || in.Sandbox != "" && info.Name != in.Sandbox {
 				continue // the API can't name the namespace of the key itself
 			}
-			if sb, err := tenant.Get(c.Ctx, info.ID); err == nil { // otherwise it has just gone
-				list = append(list, measure(c.Ctx, sb.(engine.Box), info))
+			if sb, err := tenant.Box(info.ID); err == nil { // otherwise it has just gone
+				list = append(list, measure(c.Ctx, sb, info))
 			}
 		}
 		if err := c.Hold(gate.InMemory, heldMetrics*int64(len(list))); err != nil {
@@ -101,10 +102,7 @@ func measure(ctx context.Context, sb engine.Box, info sandpit.Info) metrics {
 	if all, err := sb.History(ctx, time.Time{}); err == nil && len(all) > 0 {
 		was = all[len(all)-1]
 	}
-	cpu := 0.0
-	if wall := time.Since(was.Time); wall > 0 && now.CPU >= was.CPU {
-		cpu = 100 * float64(now.CPU-was.CPU) / float64(wall)
-	}
+	cpu := dialect.CPUPercent(was, sandpit.Sample{Time: time.Now(), Metrics: now})
 	memory, disk := max(now.Memory, 0)>>20, max(now.Disk, 0)
 	m.CPU, m.Memory, m.Disk = &cpu, &memory, &disk
 	return m

@@ -303,14 +303,6 @@ func Fail(c *gate.Call, f gate.Failure) {
 	body, _ := json.Marshal(struct { // of a string and a number, which never fails
 		Error string `json:"error"`
 		Code  int    `json:"code"`
-	}{message(f), number})
+	}{f.Text(), number})
 	codec.Write(c.W, status, body)
-}
-
-// message returns the text of an error with its hint, for which the API has no field of its own.
-func message(f gate.Failure) string {
-	if f.Hint == "" {
-		return f.Message
-	}
-	return f.Message + " (" + f.Hint + ")"
 }

@@ -21,14 +21,14 @@ func (c *call) tenant() *engine.Tenant { return c.api.Tenant(c.Caller) }
 
 // find returns the sandbox that the call names.
 func (c *call) find() (engine.Box, error) {
-	sb, err := c.tenant().Get(c.Ctx, c.Target)
+	sb, err := c.tenant().Box(c.Target)
 	if errors.Is(err, sandpit.ErrNotFound) {
 		return nil, c.Untouched(&gate.Refusal{Code: errcode.NotFound, Message: fmt.Sprintf("Sandbox '%s' not found in namespace '%s'", c.Target, c.Caller.Nested)})
 	}
 	if err != nil {
 		return nil, err
 	}
-	return sb.(engine.Box), nil
+	return sb, nil
 }
 
 // startParams are those of a start.
@@ -134,7 +134,7 @@ func (s *start) do(ctx context.Context) error {
 
 // try starts the sandbox, unless another call is making or removing it. Then again is true, and busy is the sandbox if it is known.
 func (s *start) try(ctx context.Context) (busy engine.Box, again bool, err error) {
-	found, err := s.tenant.Get(ctx, s.name)
+	sb, err := s.tenant.Box(s.name)
 	if errors.Is(err, sandpit.ErrNotFound) {
 		err = s.create(ctx)
 		return nil, errors.Is(err, sandpit.ErrExists), err
@@ -142,7 +142,6 @@ func (s *start) try(ctx context.Context) (busy engine.Box, again bool, err error
 	if err != nil {
 		return nil, false, err
 	}
-	sb := found.(engine.Box)
 	info, err := sb.Info(ctx)
 	switch {
 	case err != nil:
@@ -262,7 +261,7 @@ func (s *start) create(ctx context.Context) error {
 
 // equip puts the scripts into a new sandbox.
 func (k *config) equip(ctx context.Context, sb engine.Box) error {
-	files := sb.Files().As("root")
+	files := sb.RootFiles("")
 	for name, body := range k.Scripts {
 		text := "#!" + cmp.Or(k.Shell, defaultShell) + "\n" + body
 		if _, err := files.Write(ctx, scriptsDir+"/"+name, strings.NewReader(text), sandpit.WriteOptions{Mode: 0o755, Parents: true}); err != nil {
@@ -346,12 +345,12 @@ func forget(ctx context.Context, all *engine.Tenant, keep, most int) (removed in
 			return 0
 		}
 		for _, info := range page.Sandboxes {
-			sb, err := all.Get(ctx, info.ID)
+			sb, err := all.Box(info.ID)
 			if err != nil {
 				continue // it has just gone
 			}
 			var s state
-			if data := sb.(engine.Box).Dialect(dialectName); data != nil && json.Unmarshal(data, &s) == nil {
+			if data := sb.Dialect(dialectName); data != nil && json.Unmarshal(data, &s) == nil {
 				list = append(list, stopped{info.ID, s.Stopped})
 			}
 		}
