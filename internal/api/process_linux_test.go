@@ -406,7 +406,7 @@ func TestBackground(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 
-	// Somebody follows, leaves, and follows again from the begin.
+	// Somebody follows, leaves, and follows again from the start.
 	follow := func() *bufio.Reader {
 		resp := s.do(ask{method: "GET", path: one + "/output", header: map[string]string{"Accept": "text/event-stream"}})
 		t.Cleanup(func() { resp.Body.Close() })

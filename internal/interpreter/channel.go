@@ -17,7 +17,7 @@ import (
 
 // request asks for a run.
 type request struct {
-	Begin string   `json:"begin"` // the nonce of the mark at the begin
+	Begin string   `json:"begin"` // the nonce of the mark at the start
 	Run   string   `json:"run"`   // and at the end
 	Code  string   `json:"code"`
 	Env   []string `json:"env,omitempty"`

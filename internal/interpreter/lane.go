@@ -21,7 +21,7 @@ type lane struct {
 	timer  *time.Timer // passes that on; nil: nothing is held
 	begin  []byte      // empty: it has begun
 	mark   []byte
-	held   []byte // what may be the begin of the mark
+	held   []byte // what may be the start of the mark
 	over   bool   // the mark has come
 	texts  bool   // a text belongs to the mark
 	text   []byte // which is bounded

@@ -27,7 +27,7 @@ func NewUnmarked(argv []string) *Unmarked {
 }
 
 // Take takes output of standard output (0) or standard error (1), which begins at a position of the whole output. It
-// passes on what is to be kept, and holds what may be the begin of a mark.
+// passes on what is to be kept, and holds what may be the start of a mark.
 func (u *Unmarked) Take(stream int, at int64, b []byte, pass func(at int64, b []byte)) {
 	if !u.begun && at > 0 { // the first mark came earlier
 		u.streams[0].hidden, u.streams[1].hidden = false, false
@@ -42,7 +42,7 @@ func (u *Unmarked) End(stream int, pass func(at int64, b []byte)) { u.streams[st
 // unmarked is one of the streams.
 type unmarked struct {
 	hidden bool   // nothing is kept until the first mark
-	held   []byte // what may be the begin of a mark
+	held   []byte // what may be the start of a mark
 	heldAt int64
 	text   int // bytes that a text may still have, of one after a mark; 0: this is not one
 }
@@ -104,7 +104,7 @@ func (u *unmarked) take(at int64, b []byte, pass func(at int64, b []byte)) {
 			}
 		default:
 			u.release(together)
-			n = 0 // it may be the begin of another
+			n = 0 // it may be the start of another
 		}
 		at, b = at+int64(n), b[n:]
 	}

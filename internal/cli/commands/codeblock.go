@@ -107,7 +107,7 @@ func openDocument(code string) bool {
 	return false
 }
 
-// hereDocument matches the begin of a here-document. The second group is the word that ends it.
+// hereDocument matches the start of a here-document. The second group is the word that ends it.
 func hereDocument() *regexp.Regexp { return regexp.MustCompile(`(?:^|[^<])<<-?\s*(["']?)(\w+)`) }
 
 // openWords returns how many compound commands of bash have begun and not ended.

@@ -1,8 +1,8 @@
 // Package microsandbox serves the APIs of microsandbox, so that its clients can use Sandpit unmodified.
 //
-// There are two APIs, whose paths differ: that of the cloud, which all present clients speak when they are told
-// to (package cloud), and that of the JSON-RPC server of older ones. Both are served at the same address, with the
-// same keys, and on the same sandboxes. Namespaces of the JSON-RPC server are nested in that of the caller's key.
+// There are three APIs, whose paths differ: that of the cloud, which all present clients can speak (package cloud), the agent
+// channel of a sandbox, which the clients of the cloud use inside of it (package agent), and the JSON-RPC server of older clients
+// (package rpc). All are served at the same address, with the same keys, and on the same sandboxes. Namespaces of the JSON-RPC server are nested in that of the caller's key.
 //
 // This package joins what each API has: routes, and the form of its errors.
 package microsandbox

@@ -239,7 +239,7 @@ func checkCPUs(t *testing.T, inst driver.Instance, c *client.Client, cpus float6
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What is left of one period of the scheduler, and the begin of another, come on top.
+	// What is left of one period of the scheduler, and the start of another, come on top.
 	took := time.Since(began)
 	if used := after.CPU - before.CPU; used.Seconds() > cpus*(took.Seconds()+0.3) {
 		t.Errorf("within %v, %v of %g CPUs are used", took, used, cpus)

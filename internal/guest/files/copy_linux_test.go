@@ -65,7 +65,7 @@ func TestCopyOfProc(t *testing.T) {
 	}
 }
 
-// TestCopyOfGrowing: the copy of a file that grows has what it had at the begin.
+// TestCopyOfGrowing: the copy of a file that grows has what it had at the start.
 func TestCopyOfGrowing(t *testing.T) {
 	from, to := filepath.Join(t.TempDir(), "from"), filepath.Join(t.TempDir(), "to")
 	want := bytes.Repeat([]byte("x"), 1<<20)
