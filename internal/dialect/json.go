@@ -27,8 +27,8 @@ func ReadJSON(c *gate.Call, v any, limit int64) error {
 	return Parse(c, buf.Bytes(), v)
 }
 
-// Parse reads JSON that the call holds, and counts its memory. Nothing is an empty object. Fields that v does not have are
-// ignored. They are counted, unless data is so large that it has input of processes or content of files.
+// Parse decodes JSON into v, and charges its memory to the call. Empty data count as an empty object. Fields that v does not have
+// are ignored, and reported by gate.Call.Ignore unless data is larger than gate.FreeBody: it then is input of a process or a file.
 func Parse(c *gate.Call, data []byte, v any) error {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return nil
@@ -49,7 +49,7 @@ func Parse(c *gate.Call, data []byte, v any) error {
 	return nil
 }
 
-// Exactly reads JSON whose fields v must all have, as none of them may be ignored. what names it in errors.
+// Exactly decodes JSON into v, and refuses fields that v does not have. what names the JSON in errors.
 func Exactly(what string, data []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()

@@ -18,9 +18,9 @@ import (
 //	dt_k3v7q2ma_k3v7q2mak3v7q2ma_x5...        dt_ KEY _ SANDBOX _ SIGNATURE
 //
 // KEY is the public prefix of the caller's key, and SIGNATURE the HMAC-SHA256 of the name of the dialect, KEY and
-// SANDBOX, by a key of the server. So there is one token for each key and sandbox, it is stored nowhere, and the next
-// server accepts it. It ends with the key, when that expires or is revoked, and with the sandbox, whose ID is not used
-// again. It does for the dialect what the key can do with that sandbox, but never as an administrator.
+// SANDBOX, by a key of the server. So each pair of key and sandbox has one token. It is not stored, and
+// stays valid after a restart of the server. It ends when the key expires or is revoked, and when the sandbox is removed, whose ID
+// is never used again. In the dialect it grants what the key may do with that sandbox, but never the rights of an administrator.
 type Tokens struct {
 	dialect string
 	secret  []byte

@@ -194,7 +194,7 @@ func (p codePlace) Charge(n int64) error {
 // Pay charges memory for as long as the sandbox exists.
 func (p codePlace) Pay(n int64) error { return p.s.pay(n) }
 
-// Add is Pay for memory that is in use in any case. A negative number returns it.
+// Add is Pay for memory that is already in use: it is never refused. A negative number returns it.
 func (p codePlace) Add(n int64) {
 	if n < 0 {
 		p.s.refund(-n)

@@ -58,7 +58,7 @@ func (e *Engine) create(ctx context.Context, t *Tenant, spec sandpit.Spec, diale
 	return s, nil
 }
 
-// explainShortage says what this program or the machine is short of, if nobody has said more.
+// explainShortage adds a hint to errors for a lack of memory, processes or files, unless they have one.
 func explainShortage(err error) error {
 	if !shortage(err) || sandpit.Hint(err) != "" {
 		return err

@@ -51,15 +51,15 @@ const (
 	// heldPatience is the time that a missing one waits for a moment without creates.
 	heldPatience = time.Second
 
-	// heldRest is how often the time that making one has taken is spent without making another while
-	// there are creates all the time. Otherwise it is once.
+	// heldRest is the pause after making a held sandbox under constant creates, in multiples of the time that making it took. Without
+	// creates the pause is that time once.
 	heldRest = 3
 
 	// heldMemory is the memory that a held sandbox counts for until it is measured, in bytes.
 	heldMemory = 64 << 20
 )
 
-// held is a sandbox that nobody has.
+// held is a sandbox of the warm pool that no caller has yet.
 type held struct {
 	engine       *Engine
 	key          string
@@ -112,8 +112,8 @@ func (h *held) fits(plan driver.Plan, config client.Config) bool {
 	return reflect.DeepEqual(plan, h.plan) && reflect.DeepEqual(config, h.config)
 }
 
-// asHeld returns a plan and a configuration as those of the held sandbox with an ID are: with its identity, and without what
-// is not decided before a held sandbox is handed out: how long it lives, and its network interface.
+// asHeld returns the plan and configuration of the held sandbox with an ID: with its identity, and without its lifetime and
+// network interface, which are decided when it is handed out.
 func asHeld(plan driver.Plan, config client.Config, id string) (driver.Plan, client.Config) {
 	plan.ID, plan.Name, plan.Hostname = id, id, hostnameFor(id)
 	plan.Root.Files = slices.Clone(plan.Root.Files)
@@ -186,7 +186,7 @@ func (h *shelf) keep() {
 	var pause time.Duration // after a failure
 	for h.ctx.Err() == nil {
 		quiet := h.quiet()
-		missing := h.weed()
+		missing := h.evict()
 		if missing == nil {
 			h.await(heldLook)
 			continue
@@ -220,8 +220,8 @@ func (h *shelf) quiet() bool {
 	return false
 }
 
-// weed destroys those that are not wanted any more, and returns what is missing, or nil.
-func (h *shelf) weed() *Held {
+// evict destroys surplus held sandboxes. It returns a configuration that lacks one, or nil.
+func (h *shelf) evict() *Held {
 	h.mu.Lock()
 	conf, ready := slices.Clone(h.conf), slices.Clone(h.ready)
 	h.mu.Unlock()

@@ -219,7 +219,7 @@ func (p *pool) keep() {
 	var missing time.Time   // since when a blank is missing
 	for p.ctx.Err() == nil {
 		now := time.Now()
-		want, next := p.weed(now)
+		want, next := p.evict(now)
 		switch {
 		case want == 0:
 			missing = time.Time{}
@@ -271,9 +271,9 @@ func (p *pool) quiet() bool {
 	return p.busy == 0 && time.Since(p.lastUse) >= settle
 }
 
-// weed destroys surplus blanks. It returns the number of missing ones, and when to check
+// evict destroys surplus blanks. It returns the number of missing ones, and when to check
 // again.
-func (p *pool) weed(now time.Time) (missing int, next time.Duration) {
+func (p *pool) evict(now time.Time) (missing int, next time.Duration) {
 	p.mu.Lock()
 	target := p.target(now)
 	var out []*blank

@@ -64,8 +64,8 @@ func (c *Call) OutliveClient() {
 	}
 }
 
-// Outlive returns a context for work of a caller that may go on when its call has ended. Meanwhile it counts as a call in
-// progress of its key, with which it ends, as with the server. Call end once the work has ended.
+// Outlive returns a context for work that may go on after its call has ended. The work counts as a call in progress of the caller's
+// key. The context ends with the key and with the server. Call end once the work has ended.
 func (g *Gate) Outlive(ctx context.Context, who Caller) (work context.Context, end func()) {
 	c := &Call{gate: g, Caller: who}
 	c.Ctx, c.Cancel = context.WithCancelCause(context.WithoutCancel(ctx))

@@ -147,7 +147,7 @@ func (s *Store) Save(ctx context.Context, base *Lease, tree Tree, opt SaveOption
 	return sum, left, err
 }
 
-// withSaving runs one f at a time in a namespace: what it has saved is what it had, until f is done.
+// withSaving serializes calls of f for a namespace, so that its saved images do not change while f runs.
 func (s *Store) withSaving(ctx context.Context, owner string, f func() error) error {
 	sum := sha256.Sum256([]byte(owner))
 	return s.withLock(ctx, "save-"+hex.EncodeToString(sum[:]), f)

@@ -186,7 +186,7 @@ func (c *state) interrupt(ctx context.Context) error {
 	if err := r.is.interrupt(ctx); err != nil {
 		return err
 	}
-	if c.language.told {
+	if c.language.interruptByMessage {
 		r.tellInterrupt()
 	}
 	return nil
@@ -341,7 +341,7 @@ func (l language) ready(ctx context.Context, place Starter, is *instance, source
 		case <-out.marked:
 		case <-is.exited:
 			<-done
-			if l.behind != "" && is.result.ExitCode == 127 {
+			if l.wrappedProgram != "" && is.result.ExitCode == 127 {
 				return l.absent()
 			}
 			return fault.Errorf(sandpit.ErrUnavailable, "starting the %s interpreter: %s: %.500q", l.name, is.why(), said.last())

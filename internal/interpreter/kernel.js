@@ -62,7 +62,7 @@
       setTimeout(() => {
         if (run !== running || terminating || !Atomics.load(shared, 1)) return;
         terminating = true;
-        const main = new Session(); // which is there only now: when the process exits, node waits for such, and says so
+        const main = new Session(); // created only now, because node waits for open sessions when the process exits, and prints a message about them
         main.connectToMainThread();
         main.post('Runtime.terminateExecution', () => {
           main.disconnect();

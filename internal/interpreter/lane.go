@@ -9,11 +9,10 @@ import (
 	"time"
 )
 
-// lane passes one output of an interpreter on, from the mark that begins a run to the one that ends it. Marks in
-// between are those of places: of a value that the code has displayed.
-// What comes before belongs to no run: an earlier server began that, or threads print between runs. Lines
-// come in pieces, since Python writes the end of a line on its own: the rest of a line that follows soon is passed on
-// with its beginning.
+// lane passes on one output of an interpreter, from the mark that begins a run to the one that ends it. Marks in between show
+// where the code has displayed a value. Output before the first mark does not belong to a run: a run of an earlier
+// server wrote it, or threads that print between runs. Python writes the end of a line separately, so a lane waits shortly for
+// the rest of a line, to pass it on in one piece.
 type lane struct {
 	mu     sync.Mutex  // guards all but moved, marked, order and closed
 	to     io.Writer   // nil: nothing is passed on

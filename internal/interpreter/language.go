@@ -26,22 +26,22 @@ var nodeProgram string
 
 // language is a language that contexts speak.
 type language struct {
-	name    string
-	argv    []string // of an interpreter that reads its program from standard input
-	program string
-	image   string // that has the interpreter, for hints
-	told    bool   // an interrupt is also a line on the channel, because signals do not end loops
-	behind  string // the interpreter, if a shell starts it, which exits with 127 if there is none
-	lines   *lines // it has no channel; nil: it has
+	name               string
+	argv               []string // of an interpreter that reads its program from standard input
+	program            string
+	image              string // that has the interpreter, for hints
+	interruptByMessage bool   // an interrupt is also a line on the channel, because signals do not end loops
+	wrappedProgram     string // the interpreter, if a shell starts it, which exits with 127 if there is none
+	lines              *lines // it has no channel; nil: it has
 }
 
 func languages() []language {
 	return []language{
 		{name: sandpit.Python, argv: []string{"python3", "-u", "-X", "utf8", "-"}, program: chartsProgram + pythonProgram, image: "python:3.12-slim"},
-		{name: sandpit.JavaScript, argv: node(), program: nodeProgram, image: "node:22-slim", told: true},
-		{name: sandpit.TypeScript, argv: node(), program: nodeProgram, image: "node:22-slim", told: true},
+		{name: sandpit.JavaScript, argv: node(), program: nodeProgram, image: "node:22-slim", interruptByMessage: true},
+		{name: sandpit.TypeScript, argv: node(), program: nodeProgram, image: "node:22-slim", interruptByMessage: true},
 		{name: sandpit.Bash, argv: []string{"bash", "--norc", "--noprofile", "--noediting", "-i", "-s"}, lines: bashLines(), image: "debian:13-slim"},
-		{name: sandpit.R, argv: rCommand(), behind: "Rscript", lines: rLines(), image: "r-base:4.5.2"},
+		{name: sandpit.R, argv: rCommand(), wrappedProgram: "Rscript", lines: rLines(), image: "r-base:4.5.2"},
 	}
 }
 
@@ -112,7 +112,7 @@ type setup struct {
 }
 
 // absent says that a sandbox lacks the interpreter.
-func (l language) absent() error { return absent(l.name, cmp.Or(l.behind, l.argv[0]), l.image) }
+func (l language) absent() error { return absent(l.name, cmp.Or(l.wrappedProgram, l.argv[0]), l.image) }
 
 // identity is which context a process is, as its command line says.
 type identity struct {

@@ -8,8 +8,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// lines is how to talk to an interpreter that has no channel, because it can't listen: it is told what to run
-// by lines on its standard input. Its marks say what else there is to say: texts follow their nonces.
+// lines describes the protocol of interpreters that can't listen on a socket. They read lines that say what to run. They
+// report everything else in texts that follow the nonces of their marks.
 type lines struct {
 	start func(setup) (string, error)                          // what it is told at its start
 	greet func(nonce string) string                            // the line that has it greet with a mark

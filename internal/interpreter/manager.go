@@ -215,8 +215,8 @@ func sizeOf(dir string, env []string) int64 {
 	return n
 }
 
-// admit admits a context that was found to runs. Its process may be one that looks like an interpreter, so
-// those beyond the limit are not; the oldest come first.
+// admit lets runs use a context that was found in the process table. Any program can look like an interpreter there, so only
+// the oldest contexts are admitted, up to the limit.
 // Precondition: m.mu is held.
 func (m *Manager) admit(c *state, allow Allow) error {
 	if !c.found {

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// order has the values of a run, which come on its channel, and its standard output, which comes through a lane, passed on as
-// they were produced. The place of each value is marked in the output, by a number: the value waits until the lane has
-// come to its place, which waits there until the value is passed on. Standard error does not take part: it comes together
-// with standard output, and can't wait for it. Its methods are safe for concurrent use.
+// order passes on the displayed values and the standard output of a run in the order in which the run produced them. Values come on
+// the channel of the run, output through a lane. A numbered mark in the output is the place of each value. The value waits until
+// the lane reaches that mark, and the lane waits there until the value was passed on. Standard error is not ordered: it shares a
+// stream with standard output, and can't wait for it. Its methods are safe for concurrent use.
 type order struct {
 	mu     sync.Mutex
 	cond   sync.Cond // something has changed
@@ -43,7 +43,7 @@ func (o *order) await(n int) {
 	o.wait(func() bool { return o.placed >= n })
 }
 
-// wait waits until something is so, or the order is over. Precondition: o.mu is held.
+// wait waits until so returns true, or the run has ended. Precondition: o.mu is held.
 func (o *order) wait(so func() bool) {
 	if o.over || so() {
 		return

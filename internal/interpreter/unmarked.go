@@ -5,8 +5,9 @@ import (
 	"slices"
 )
 
-// Unmarked removes the marks of runs from the output of an interpreter, for its log and those who attach to it. Of one that reads lines it also
-// removes what comes before the first mark: its greeting as an interactive shell. Its methods are not safe for
+// Unmarked removes the marks of runs from the output of an interpreter, for its log and for
+// callers that attach to it. For interpreters that read lines it also removes what comes before the first mark, which is the greeting of
+// an interactive shell. Its methods are not safe for
 // concurrent use.
 type Unmarked struct {
 	begun   bool

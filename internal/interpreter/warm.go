@@ -11,8 +11,8 @@ import (
 // last one waits to be the default context of the language: it is one from its first run on, and nobody sees it as one
 // before. For Python the other is a zygote, which has imported the modules. It never runs code, and contexts are forked
 // from it, the default one at once. If it can't be forked, because a module has started threads or it has no ctypes,
-// the default context has imported the modules itself. Nothing else must be left of them: a Manager of the
-// sandbox finds them by their command lines, as after a restart of the server, and the guest knows the zygote. The
+// the default context has imported the modules itself. The caller need not keep anything else:
+// a Manager finds the processes by their command lines, as after a restart of the server, and the guest knows the zygote. The
 // error matches sandpit.ErrUnsupported for a language whose interpreters can't import modules ahead.
 func Warm(ctx context.Context, place Starter, name string, modules []string) ([]sandpit.Process, error) {
 	l, err := languageOf(name)

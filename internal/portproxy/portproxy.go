@@ -258,7 +258,7 @@ func rewrite(r *httputil.ProxyRequest) {
 	if IsSecure(r.In) { // a proxy before the server may provide the TLS
 		out.Header.Set("X-Forwarded-Proto", "https")
 	}
-	out.Header.Del("X-Forwarded-For") // who the callers are is not the guest's business
+	out.Header.Del("X-Forwarded-For") // the guest must not learn the addresses of callers
 }
 
 // confine keeps what a sandbox answers under the name of the server itself from

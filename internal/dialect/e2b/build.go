@@ -614,7 +614,7 @@ func startProgram(ctx context.Context, sb engine.Box, start, ready string, withi
 		case err == nil && out.ExitCode == 0:
 			return nil
 		case ctx.Err() != nil:
-			return &gate.Refusal{Code: errcode.Timeout, Message: "the template was not ready within " + within.String(), Hint: "sandboxes of it run the same commands: prepare what takes long in steps of the build"}
+			return &gate.Refusal{Code: errcode.Timeout, Message: "the template was not ready within " + within.String(), Hint: "move slow work to steps of the build: sandboxes of the template run the same commands"}
 		case err != nil:
 			return err
 		}

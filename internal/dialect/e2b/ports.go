@@ -186,7 +186,7 @@ func failPort(c *gate.Call, t portTarget, f gate.Failure) {
 		text = "It is not open to everybody. Ask its owner for a preview of the port."
 	case errcode.Invalid, errcode.RateLimited, errcode.Overloaded, errcode.TooManyStreams, errcode.TooManyConnections, errcode.Draining, errcode.HostRefused, errcode.OriginRefused:
 	default:
-		if c.Caller.Preview != "" { // a stranger is not told names, limits or other details
+		if c.Caller.Preview != "" { // a caller without a key must not learn names, limits or other details
 			f.Message, f.Hint = "the sandbox can't serve this request", "try again later, or ask its owner"
 		}
 	}

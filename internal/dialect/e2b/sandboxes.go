@@ -267,7 +267,7 @@ func createSandbox(c *call) error {
 	}
 	kept := state{Template: in.TemplateID, AutoResume: in.AutoResume != nil && in.AutoResume.Enabled, Private: in.Network != nil && in.Network.PublicTraffic != nil && !*in.Network.PublicTraffic}
 	kept.AllowOut = in.Network.redundant(spec.Egress)
-	kept.Keys, _ = knows(nil, c.Caller.Key)
+	kept.Keys, _ = addKey(nil, c.Caller.Key)
 	data, err := json.Marshal(kept)
 	if err != nil {
 		return err
@@ -540,18 +540,18 @@ func (c *call) wake(running bool) error {
 			return err
 		}
 	}
-	if err := c.meet(sb); err != nil {
+	if err := c.rememberKey(sb); err != nil {
 		return err
 	}
 	return c.answer(status, c.describe(sb))
 }
 
-// meet lets the caller sign URLs of a sandbox.
-func (c *call) meet(sb engine.Box) error {
-	if _, added := knows(stateOf(sb).Keys, c.Caller.Key); !added {
+// rememberKey lets the caller sign URLs of a sandbox.
+func (c *call) rememberKey(sb engine.Box) error {
+	if _, added := addKey(stateOf(sb).Keys, c.Caller.Key); !added {
 		return nil
 	}
-	return c.change(sb, func(s *state) { s.Keys, _ = knows(s.Keys, c.Caller.Key) })
+	return c.change(sb, func(s *state) { s.Keys, _ = addKey(s.Keys, c.Caller.Key) })
 }
 
 // change changes the state of a sandbox.

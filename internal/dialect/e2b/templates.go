@@ -330,7 +330,7 @@ func uploadLink(c *call) error {
 		return dialect.Unsupported("uploading without a key is")
 	}
 	scheme := "http"
-	if c.R.TLS != nil || c.R.Header.Get("X-Forwarded-Proto") == "https" { // whoever lies gets a link that fails
+	if c.R.TLS != nil || c.R.Header.Get("X-Forwarded-Proto") == "https" { // a false header only breaks the link in the caller's own answer
 		scheme = "https"
 	}
 	link := url.URL{Scheme: scheme, Host: c.R.Host, Path: c.R.URL.Path, RawQuery: url.Values{"token": {token}}.Encode()}

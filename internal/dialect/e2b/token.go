@@ -69,8 +69,8 @@ func (a *api) named(r *http.Request) string {
 // maxKeys bounds the keys of a sandbox whose signatures are valid.
 const maxKeys = 8
 
-// knows returns the keys of a sandbox with another one, and whether that is new.
-func knows(keys []string, key string) ([]string, bool) {
+// addKey returns the keys of a sandbox with another one, and whether that is new.
+func addKey(keys []string, key string) ([]string, bool) {
 	if key == "" || slices.Contains(keys, key) {
 		return keys, false
 	}

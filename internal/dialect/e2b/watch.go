@@ -151,7 +151,7 @@ func watchDir(c *call, in *onPath) error {
 }
 
 // Bounds of watchers, whose events wait until a client asks for them. What waits is charged to the namespace. If there are
-// too many watchers, one of the namespace that has most makes room: so no few of them can keep the others out.
+// too many watchers, one of the namespace with the most watchers is removed, so that one namespace can't keep the others out.
 const (
 	maxWatchers = 512
 	maxOfOne    = 64               // namespace

@@ -66,7 +66,7 @@ func refuseOwn(fd int) error {
 		return err
 	}
 	dir, name := splitPath(path)
-	// The memory is refused whoever's it is now: a new process has that of the guest until it runs its program.
+	// Memory is refused whichever process it belongs to: a new process shares that of the guest until it executes its program.
 	if name == "mem" || strings.HasSuffix(name, " (deleted)") {
 		return unix.EACCES
 	}

@@ -111,7 +111,8 @@ func move(from, to string, gone func() bool) error {
 // strangers is how many entries that were not copied are removed with the others.
 const strangers = 10_000
 
-// remove removes the copy, or the original, also if nobody wants that any more. It ends, whatever others make there meanwhile.
+// remove removes the copy or the original, even if the request was canceled. The number of entries that it removes is bounded, so
+// that it ends if programs keep creating files there.
 func (c *copier) remove(dir int, name string) error {
 	r := &treeRemover{gone: func() bool { return false }, buf: make([]byte, 8<<10), left: strangers + 4*c.entries}
 	return r.remove(dir, name)

@@ -85,8 +85,8 @@ func (t *Table) fork(a *spawn.Attr, gone func(killed bool), calledOff func() boo
 	return nil, err
 }
 
-// askFork asks a zygote for a fork with the standard streams and the directory of a. Whoever has taken the
-// name of its socket is not asked.
+// askFork asks a zygote for a fork with the standard streams and the directory of a. It never asks another
+// process that has taken the name of the zygote's socket.
 func (p *process) askFork(a *spawn.Attr) (*forkStatus, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

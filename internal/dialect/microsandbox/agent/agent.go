@@ -6,8 +6,8 @@
 // begins with a request that has a new ID, and ends with a frame that is marked as its last. Many are in progress
 // at once. Each is admitted, recorded and counted as a request of its own (gate.Call.Part).
 //
-// What is sent is never queued here: an operation waits until the client has taken its frame. What is received
-// waits in bounded queues, behind which the client waits.
+// Frames to the client are never queued: an operation waits until the client has taken its frame. Frames from the
+// client wait in bounded queues. If they are full, the channel reads no further.
 //
 // Facts about the protocol are from the public sources (superradcompany/microsandbox: crates/protocol and
 // crates/agentd) and from what clients send.
@@ -87,11 +87,11 @@ func running(c *gate.Call, s dialect.Server) (engine.Box, error) {
 	return sb, nil
 }
 
-// goodbye is how long a client may take for its part of the close handshake.
-const goodbye = 5 * time.Second
+// closeTimeout is how long a client may take for its part of the close handshake.
+const closeTimeout = 5 * time.Second
 
-// farewell closes the connection with a reason, unless the client has gone.
-func (ch *channel) farewell(why error) {
+// closeWithReason closes the connection with a reason, unless the client has gone.
+func (ch *channel) closeWithReason(why error) {
 	code, reason := websocket.StatusNormalClosure, ""
 	if ended := ch.call.BrokenOff(); ended != nil {
 		why, code = ended, websocket.StatusPolicyViolation
@@ -109,7 +109,7 @@ func (ch *channel) farewell(why error) {
 	if reason == errcode.Internal {
 		code = websocket.StatusInternalError
 	}
-	ch.call.W.CloseIn(goodbye)
+	ch.call.W.CloseIn(closeTimeout)
 	_ = ch.conn.Close(code, reason)
 }
 

@@ -97,7 +97,7 @@ func (ch *channel) serve() {
 		}
 	})
 	defer stop()
-	ended := context.AfterFunc(ch.call.Ctx, func() { ch.farewell(nil) }) // which ends the reader
+	ended := context.AfterFunc(ch.call.Ctx, func() { ch.closeWithReason(nil) }) // which ends the reader
 	err := ch.greet()
 	if err == nil {
 		err = ch.read(bufio.NewReaderSize(&socketReader{ch: ch}, 4<<10))
@@ -108,7 +108,7 @@ func (ch *channel) serve() {
 	ch.cancel(errGone)
 	ch.all.Wait()
 	if ended() {
-		ch.farewell(err)
+		ch.closeWithReason(err)
 	}
 }
 
@@ -169,8 +169,8 @@ func (ch *channel) output(id uint32, kind string, b []byte) (n int, err error) {
 	return n, nil
 }
 
-// complain tells the client that it has sent something that can't be understood.
-func (ch *channel) complain(id uint32, kind, text, offending string) error {
+// sendError tells the client that it has sent something that can't be understood.
+func (ch *channel) sendError(id uint32, kind, text, offending string) error {
 	return ch.say(id, flagTerminal, kindError, errorMessage{Kind: kind, Message: text, Type: gate.Bounded(offending)})
 }
 
@@ -227,16 +227,16 @@ func (ch *channel) read(from io.Reader) error {
 		case flags == flagBulk:
 			r, bad := parseRecord(body)
 			if bad != nil {
-				err = ch.complain(id, errMalformed, bad.Error(), "")
+				err = ch.sendError(id, errMalformed, bad.Error(), "")
 				break
 			}
 			ch.transfer(id, func(b *bulk) error { return b.take(r) })
 		case flags&flagBulk != 0:
-			err = ch.complain(id, "invalid_flags", "a record has no other flag", "")
+			err = ch.sendError(id, "invalid_flags", "a record has no other flag", "")
 		default:
 			e, bad := parseBody(body)
 			if bad != nil {
-				err = ch.complain(id, errMalformed, bad.Error(), "")
+				err = ch.sendError(id, errMalformed, bad.Error(), "")
 				break
 			}
 			queued, err = ch.take(message{id: id, kind: e.T, payload: e.P, size: size})
@@ -266,14 +266,14 @@ func (ch *channel) take(m message) (queued bool, err error) {
 	case kindTouch:
 		// Any operation keeps the sandbox from being idle.
 		if _, err := ch.box.Files().Lstat(ch.ctx, "/"); err != nil {
-			return false, ch.complain(m.id, "capability_unavailable", ch.call.Describe(err).Message, m.kind)
+			return false, ch.sendError(m.id, "capability_unavailable", ch.call.Describe(err).Message, m.kind)
 		}
 		ch.touches++
 		return false, ch.say(m.id, flagTerminal, kindTouched, touchedMessage{ch.touches})
 	case kindShutdown:
 		return false, ch.shutdown()
 	}
-	return false, ch.complain(m.id, errUnsupported, fmt.Sprintf("messages of type %.60q are not supported", m.kind), m.kind)
+	return false, ch.sendError(m.id, errUnsupported, fmt.Sprintf("messages of type %.60q are not supported", m.kind), m.kind)
 }
 
 // shutdown stops the sandbox.
@@ -284,7 +284,7 @@ func (ch *channel) shutdown() error {
 		part.End(err)
 	}
 	if err != nil {
-		return ch.complain(0, "capability_unavailable", ch.call.Describe(err).Message, kindShutdown)
+		return ch.sendError(0, "capability_unavailable", ch.call.Describe(err).Message, kindShutdown)
 	}
 	return nil
 }
@@ -298,7 +298,7 @@ func (ch *channel) start(m message) (queued bool, err error) {
 	}
 	ch.mu.Lock()
 	_, used := ch.operations[m.id]
-	used = used || m.id == 0 // which is of no operation
+	used = used || m.id == 0 // 0 is reserved for the channel itself
 	many := len(ch.operations) >= maxOperations
 	if !used && !many && ch.ctx.Err() == nil {
 		ch.operations[m.id] = op
@@ -307,9 +307,9 @@ func (ch *channel) start(m message) (queued bool, err error) {
 	ch.mu.Unlock()
 	switch {
 	case used:
-		return false, ch.complain(m.id, errSession, "the ID is in use", m.kind)
+		return false, ch.sendError(m.id, errSession, "the ID is in use", m.kind)
 	case many:
-		return false, ch.complain(m.id, errSession, fmt.Sprintf("more than %d operations are in progress on this connection", maxOperations), m.kind)
+		return false, ch.sendError(m.id, errSession, fmt.Sprintf("more than %d operations are in progress on this connection", maxOperations), m.kind)
 	case ch.ctx.Err() != nil:
 		return false, context.Cause(ch.ctx)
 	}
@@ -321,7 +321,7 @@ func (ch *channel) protected(f func()) func() {
 	return func() {
 		defer ch.server.Protect("an operation on an agent channel", func(err error) {
 			ch.cancel(err)
-			ch.farewell(err) // which ends the reader
+			ch.closeWithReason(err) // which ends the reader
 		})
 		f()
 	}
@@ -377,7 +377,7 @@ func (ch *channel) pass(m message) (queued bool, err error) {
 	op := ch.operations[m.id]
 	ch.mu.Unlock()
 	if op == nil || op.kind != owner(m.kind) {
-		return false, ch.stray(m)
+		return false, ch.replyUnknownID(m)
 	}
 	box := op.in
 	switch m.kind {
@@ -404,8 +404,8 @@ func owner(kind string) string {
 	return kindConnect
 }
 
-// stray answers a message for which there is no operation. It may have ended meanwhile.
-func (ch *channel) stray(m message) error {
+// replyUnknownID answers a message for which there is no operation. It may have ended meanwhile.
+func (ch *channel) replyUnknownID(m message) error {
 	switch m.kind {
 	case kindContent:
 		return ch.answer(m.id, nil, fmt.Errorf("unknown write session: %d", m.id))

@@ -111,7 +111,7 @@ func (op *operation) exec(m message) {
 	if err := decoder().Unmarshal(m.payload, &req); err != nil {
 		ch.budget.give(frames, m.size)
 		op.end()
-		_ = ch.complain(op.id, errPayload, err.Error(), m.kind)
+		_ = ch.sendError(op.id, errPayload, err.Error(), m.kind)
 		return
 	}
 	part, err := op.begin(opExec, gate.AboutProgram(req.Cmd, len(req.Args)))
@@ -156,7 +156,7 @@ func (op *operation) exec(m message) {
 	default: // its sandbox has ended
 		part.End(err)
 		op.end()
-		_ = ch.complain(op.id, errSession, ch.call.Describe(err).Message, kindExec)
+		_ = ch.sendError(op.id, errSession, ch.call.Describe(err).Message, kindExec)
 	}
 }
 

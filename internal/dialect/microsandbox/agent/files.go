@@ -65,7 +65,7 @@ func (op *operation) files(m message) {
 	ch.budget.give(frames, m.size)
 	if err != nil {
 		op.end()
-		_ = ch.complain(op.id, errPayload, err.Error(), m.kind)
+		_ = ch.sendError(op.id, errPayload, err.Error(), m.kind)
 		return
 	}
 	what, ok := filesOps()[name]
@@ -351,7 +351,7 @@ func (r *contentReader) Read(b []byte) (int, error) {
 	if r.bulk != nil {
 		n, err := r.bulk.Read(b)
 		r.n += uint64(n)
-		if wrong := r.wrong(err == io.EOF); wrong != nil { //nolint:errorlint // it is that value
+		if wrong := r.checkLength(err == io.EOF); wrong != nil { //nolint:errorlint // it is that value
 			return 0, wrong
 		}
 		return n, err
@@ -384,7 +384,7 @@ func (r *contentReader) more() error {
 	}
 	r.n += uint64(len(data.Data))
 	end := len(data.Data) == 0
-	if err := r.wrong(end); err != nil {
+	if err := r.checkLength(end); err != nil {
 		return err
 	}
 	if end {
@@ -394,8 +394,8 @@ func (r *contentReader) more() error {
 	return nil
 }
 
-// wrong returns the error of more or less content than the request says.
-func (r *contentReader) wrong(end bool) error {
+// checkLength returns the error of more or less content than the request says.
+func (r *contentReader) checkLength(end bool) error {
 	if r.want != nil && (r.n > *r.want || end && r.n < *r.want) {
 		return gate.Invalid(fmt.Sprintf("write length mismatch: expected %d, received %d", *r.want, r.n), "")
 	}

@@ -29,7 +29,7 @@ func (op *operation) connect(m message) {
 	ch.budget.give(frames, m.size)
 	if err != nil {
 		op.end()
-		_ = ch.complain(op.id, errPayload, err.Error(), m.kind)
+		_ = ch.sendError(op.id, errPayload, err.Error(), m.kind)
 		return
 	}
 	to := net.JoinHostPort(gate.Bounded(req.Host), strconv.Itoa(int(req.Port)))

@@ -112,7 +112,7 @@ type lifecycle struct {
 	IdleTimeout *int64 `json:"idle_timeout_secs"`
 }
 
-// exactly is a T whose JSON has no fields that T does not have: none of them may be dropped silently.
+// exactly decodes JSON into a T, and refuses fields that T does not have instead of ignoring them.
 type exactly[T any] struct{ is T }
 
 // UnmarshalJSON is json.Unmarshaler.

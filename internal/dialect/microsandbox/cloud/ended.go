@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// ended remembers ephemeral sandboxes that were stopped, and so removed: clients ask until a sandbox is stopped, and take
-// one that is not found for an error. They are remembered for a while, and only the last ones of all callers.
+// ended remembers ephemeral sandboxes that were stopped and therefore removed. Clients poll until a sandbox is stopped, and treat
+// "not found" as an error. Each is remembered for a while, and only the latest ones of all callers are.
 type ended struct {
 	mu  sync.Mutex
 	all []endedSandbox // by the time of their end; guarded by mu

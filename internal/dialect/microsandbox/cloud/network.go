@@ -12,7 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
-// network says what a sandbox may reach. Nobody reaches the sandbox by its own address here: ports are not published.
+// network says what a sandbox may reach. Ports of the sandbox are not published on addresses of this machine.
 type network struct {
 	Enabled *bool           `json:"enabled"` // default true
 	Policy  *netPolicy      `json:"policy"`

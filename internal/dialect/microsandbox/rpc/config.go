@@ -81,7 +81,7 @@ func (k *config) mounts() (all []sandpit.Mount, err error) {
 func (k *config) spec(name string) (sandpit.Spec, error) {
 	mounts, err := k.mounts()
 	return sandpit.Spec{
-		Name: name, Env: k.Envs, WorkDir: k.Workdir, Mounts: mounts, RootInside: len(k.Scripts) > 0, // whose they are
+		Name: name, Env: k.Envs, WorkDir: k.Workdir, Mounts: mounts, RootInside: len(k.Scripts) > 0, // root owns the scripts
 		Limits: sandpit.Limits{Memory: int64(k.Memory) << 20, CPUs: float64(k.CPUs)},
 	}, err
 }

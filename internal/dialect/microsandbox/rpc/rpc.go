@@ -72,7 +72,7 @@ type call struct {
 	api *api
 }
 
-// handle returns a handler that reads the call first. What ends a sandbox is vital, as its method says later.
+// handle returns a handler that reads the request first. Methods that end a sandbox make the call vital later.
 func (a *api) handle(serve func(*call, *request) error) func(*gate.Call) error {
 	return func(c *gate.Call) error {
 		c.Vital = false

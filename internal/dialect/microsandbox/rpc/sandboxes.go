@@ -51,7 +51,7 @@ func (p *startParams) about() string {
 	return fmt.Sprintf("image %.80q", p.Config.Image)
 }
 
-// Times after which a start is answered although the sandbox does not run yet, as those of microsandbox are. It goes on.
+// Times after which a start is answered although the sandbox does not run yet, as microsandbox does. The start goes on.
 const (
 	patience     = time.Minute
 	makePatience = 3 * time.Minute // with an image, which may have to be fetched
