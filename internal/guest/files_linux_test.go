@@ -691,6 +691,29 @@ func TestFilesAsAnOlderGuest(t *testing.T) {
 	}
 }
 
+// A guest that does not know root's rights for another user is not asked for them: the user's own rights count.
+func TestRootFilesOfAnOlderGuest(t *testing.T) {
+	asked := make(chan bool, 1)
+	c := changed(t, newGuest(t), func(h *wire.Header, payload []byte, fromGuest bool) []byte {
+		if h.Type == wire.Open && wire.Op(payload[0]) == wire.OpAs {
+			var m wire.As
+			if err := m.Decode(payload[1:]); err != nil {
+				t.Error(err)
+			}
+			asked <- m.Root
+		}
+		return greeting(t, h, payload, fromGuest, wire.FeatureAsRoot)
+	})
+	defer c.Close()
+	_, err := c.RootFiles("0").Stat(within(t, time.Minute), "/")
+	if <-asked {
+		t.Error("it was asked")
+	}
+	if err != nil && !errors.Is(err, sandpit.ErrUnsupported) { // only one user exists here
+		t.Error(err)
+	}
+}
+
 // A guest that does not know writes in place, and so would replace the file, is not asked, and
 // neither is one for attributes that it does not know. If it is asked, it refuses.
 func TestAttributesOfAnOlderGuest(t *testing.T) {
