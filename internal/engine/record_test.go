@@ -43,7 +43,7 @@ func TestRecordsOfEachVersion(t *testing.T) {
 		Reason:      "idle",
 	}
 	guest := client.Config{
-		User: "www", Dir: "/srv", Env: []string{"PATH=/usr/bin:/bin"}, Output: 1 << 30, NoFile: 4096, Life: 24 * time.Hour,
+		User: "www", Dir: "/srv", Env: []string{"PATH=/usr/bin:/bin"}, Output: 1 << 30, NoFile: 4096,
 		RootCaps: 251, OOMScoreAdj: 500,
 	}
 	for v, want := range map[int]struct {
@@ -64,7 +64,7 @@ func TestRecordsOfEachVersion(t *testing.T) {
 			},
 			Policy: "team", Parent: "aaaaaaaaaaaaaaaa",
 			Guest: client.Config{
-				User: "www", Dir: "/srv", Env: []string{"PATH=/usr/bin:/bin", "A=1", "B=\xff"}, Output: 1 << 30, NoFile: 4096, Life: 24 * time.Hour,
+				User: "www", Dir: "/srv", Env: []string{"PATH=/usr/bin:/bin", "A=1", "B=\xff"}, Output: 1 << 30, NoFile: 4096,
 				RootCaps: 251, OOMScoreAdj: 500,
 			},
 		}},
