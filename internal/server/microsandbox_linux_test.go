@@ -268,7 +268,7 @@ func TestMicrosandboxBadInput(t *testing.T) {
 		`"x","soft":1,"hard":1`: `the rlimit \"x\" is not known`, `"cpu","soft":2,"hard":1`: "the soft rlimit cpu is above the hard one",
 		`"core","soft":2,"hard":2`: "the rlimit core is too high", `"nice","soft":0,"hard":1`: "the rlimit nice is too high", `"rtprio","soft":1,"hard":1`: "the rlimit rtprio is too high",
 		`"memlock","soft":0,"hard":18446744073709551615`: "the rlimit memlock is too high", `"cpu","soft":0,"hard":18446744073709551614`: "the rlimit cpu is out of range",
-		`"cpu","soft":-1,"hard":-1`: "rlimits", `"cpu","soft":1,"hard":1},{"resource":"cpu","soft":1,"hard":1`: "the rlimit cpu is given twice",
+		`"cpu","soft":-1,"hard":-1`: `\"soft\" must be a whole number in range`, `"cpu","soft":1,"hard":1},{"resource":"cpu","soft":1,"hard":1`: "the rlimit cpu is given twice",
 	} {
 		create(400, text, `,"rlimits":[{"resource":`+limit+`}]`)
 	}
