@@ -398,8 +398,12 @@ func testRlimits(t *testing.T, e *env) {
 	for _, user := range []string{"", "root"} {
 		sb := e.sandbox(t, sandpit.Spec{User: user, Limits: sandpit.Limits{NoFile: 64}})
 		limits := []sandpit.Rlimit{
-			{Resource: "nofile", Soft: 20, Hard: 30}, {Resource: "cpu", Soft: 50, Hard: sandpit.RlimitUnlimited},
-			{Resource: "fsize", Soft: 512, Hard: 1024}, {Resource: "core"}, {Resource: "nice"}, {Resource: "stack", Soft: 1 << 20, Hard: 1 << 20},
+			{Resource: "nofile", Soft: 20, Hard: 30},
+			{Resource: "cpu", Soft: 50, Hard: sandpit.RlimitUnlimited},
+			{Resource: "fsize", Soft: 512, Hard: 1024},
+			{Resource: "core"},
+			{Resource: "nice"},
+			{Resource: "stack", Soft: 1 << 20, Hard: 1 << 20},
 		}
 		for _, terminal := range []*sandpit.TerminalSize{nil, normal} {
 			got := command(t, sb, sandpit.Command{Script: "ulimit -n; ulimit -Hn; ulimit -t; ulimit -Ht; ulimit -c; ulimit -Hs", Rlimits: limits, Terminal: terminal})
