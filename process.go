@@ -61,6 +61,11 @@ type Command struct {
 	// NoFile replaces Limits.NoFile if it is positive and smaller.
 	NoFile int64
 
+	// Tag is a name that the caller gives the process, of at most MaxTag bytes of printable
+	// characters. ProcessInfo has it, so that the process can be found again. Several
+	// processes may have the same one.
+	Tag string
+
 	// Background lets the process outlive the client: it continues after the client
 	// is closed or disconnected, and callers can attach to it. Its output is stored
 	// as ProcessKeeper describes, and a slow Stdout or Stderr does not block it: it loses
@@ -68,6 +73,9 @@ type Command struct {
 	// written, and AttachOptions.Lost tells what is lost.
 	Background bool
 }
+
+// MaxTag is the maximum length of Command.Tag, in bytes.
+const MaxTag = 256
 
 // TerminalSize is the size of a terminal in character cells.
 type TerminalSize struct {

@@ -237,7 +237,14 @@ type Start struct {
 	Output     int64  // replaces Config.Output when positive and smaller
 	Keep       uint64 // bytes of the latest output kept for those who attach later
 	NoFile     uint64 // replaces Config.NoFile when positive and smaller
+	Tag        string // a name that the caller gives it, at most MaxTag bytes
 }
+
+// MaxTag bounds Start.Tag, and MaxDir the Dir of a Process, in bytes. A longer directory can't be entered.
+const (
+	MaxTag = 256
+	MaxDir = 4096
+)
 
 // Append appends the encoded message.
 func (m *Start) Append(b []byte) []byte {
@@ -252,7 +259,8 @@ func (m *Start) Append(b []byte) []byte {
 	b = appendInt(b, m.Timeout)
 	b = appendInt(b, m.Output)
 	b = appendUint(b, m.Keep)
-	return appendUint(b, m.NoFile)
+	b = appendUint(b, m.NoFile)
+	return appendString(b, m.Tag)
 }
 
 // Decode decodes a message.
@@ -260,7 +268,7 @@ func (m *Start) Decode(b []byte) error {
 	d := newDecoder(b)
 	*m = Start{
 		d.uint(), d.strings(), d.string(), d.strings(), d.string(), d.string(),
-		d.uint(), d.uint(), d.int(), d.int(), d.uint(), d.uint(),
+		d.uint(), d.uint(), d.int(), d.int(), d.uint(), d.uint(), d.string(),
 	}
 	return d.err()
 }
@@ -445,6 +453,7 @@ type Process struct {
 	Exit     Exit   // when Exited
 	Flags    uint64 // of its Start: StartStdin and StartTerminal; and those below
 	Position uint64 // bytes of output of a detached process so far
+	Dir, Tag string // of its Start
 }
 
 // More flags of a Process.
@@ -500,7 +509,11 @@ func (p *Process) append(b []byte) []byte {
 	b = appendBool(b, p.Exited)
 	b = appendString(b, string(p.Exit.Append(nil)))
 	b = appendUint(b, p.Flags)
-	return appendUint(b, p.Position)
+	b = appendUint(b, p.Position)
+	if p.Dir == "" && p.Tag == "" { // fields that are missing are zero
+		return b
+	}
+	return appendString(appendString(b, p.Dir), p.Tag)
 }
 
 // Append appends the encoded message. It leaves out the processes that would
@@ -542,6 +555,7 @@ func (d *decoder) process() Process {
 	e := decoder{s: d.string()}
 	p.Exit = e.exit()
 	p.Flags, p.Position = d.uint(), d.uint()
+	p.Dir, p.Tag = d.string(), d.string()
 	d.bad = d.bad || e.bad
 	return p
 }
