@@ -237,8 +237,8 @@ func runCode(c *call) error {
 		}
 	}
 	if err != nil {
-		// SDKs take 404 for a sandbox that is gone, and show the text of no other status: so it is an error of the run that
-		// the interpreter is missing.
+		// SDKs take 404 for something that is gone, and that of JavaScript shows the text of no other status: so it is an
+		// error of the run that the interpreter is missing.
 		missing := in.Context == "" && errcode.Of(err) == errcode.NotFound
 		if timer.Stop(); !missing && !l.hasBegun() {
 			return err
