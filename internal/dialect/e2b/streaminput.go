@@ -81,6 +81,7 @@ func (c *call) relay(buf *bytes.Buffer, p sandpit.Process, leave func()) error {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
+		defer c.Protect("waiting for the end of a process", func(err error) { cancel(err) })
 		if _, _ = p.Wait(ctx); ctx.Err() != nil {
 			return
 		}
