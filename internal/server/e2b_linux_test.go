@@ -188,7 +188,6 @@ func TestE2BBadInput(t *testing.T) {
 		envelope(0, `{"tag":"x"}`): "unimplemented",
 		envelope(0, `{"process":{"cmd":"/nonesuch"}}`): "invalid_argument",
 	} {
-		answer := call(200, `{"error":{"code":"`+want+`",`, "POST", start, body, stream...)
 		if !strings.HasPrefix(answer, "\x02") {
 			t.Errorf("%q does not end with an error: %q", body, answer)
 		}
