@@ -66,6 +66,10 @@ type Command struct {
 	// Rlimits are limits of the program, which processes that it starts inherit. Resources
 	// that are not named have those of the sandbox.
 	Rlimits []Rlimit
+	// Tag is a name that the caller gives the process, of at most MaxTag bytes of printable
+	// characters. ProcessInfo has it, so that the process can be found again. Several
+	// processes may have the same one.
+	Tag string
 
 	// Background lets the process outlive the client: it continues after the client
 	// is closed or disconnected, and callers can attach to it. Its output is stored
@@ -95,6 +99,9 @@ type Rlimit struct {
 
 // RlimitUnlimited is the value of an Rlimit without a limit.
 const RlimitUnlimited = math.MaxUint64
+
+// MaxTag is the maximum length of Command.Tag, in bytes.
+const MaxTag = 256
 
 // TerminalSize is the size of a terminal in character cells.
 type TerminalSize struct {

@@ -235,7 +235,7 @@ func FromCommand(c sandpit.Command) Command {
 	e := encodingFor(c.Argv, c.Entrypoint, c.Env, []string{c.Script, c.Dir})
 	v := Command{
 		Argv: encodeAll(e, c.Argv), Script: encode(e, c.Script), FromImage: c.FromImage, Env: Env{List: encodeAll(e, c.Env)}, Dir: encode(e, c.Dir), Encoding: e,
-		User: c.User, Stdin: c.Stdin, Timeout: Seconds(c.Timeout), OutputLimit: c.OutputLimit, NoFile: c.NoFile,
+		User: c.User, Stdin: c.Stdin, Timeout: Seconds(c.Timeout), OutputLimit: c.OutputLimit, NoFile: c.NoFile, Tag: c.Tag,
 	}
 	for _, l := range c.Rlimits {
 		v.Rlimits = append(v.Rlimits, Rlimit{l.Resource, int64(l.Soft), int64(l.Hard)}) // RlimitUnlimited is -1
@@ -262,7 +262,7 @@ func (c Command) Sandpit() (sandpit.Command, error) {
 	d := newDecoder(c.Encoding)
 	v := sandpit.Command{
 		Argv: d.list("argv", c.Argv), Script: d.text("script", c.Script), FromImage: c.FromImage, Env: d.env(c.Env), Dir: d.text("dir", c.Dir),
-		User: c.User, Stdin: c.Stdin, Timeout: timeout(c.Timeout), OutputLimit: c.OutputLimit, NoFile: c.NoFile,
+		User: c.User, Stdin: c.Stdin, Timeout: timeout(c.Timeout), OutputLimit: c.OutputLimit, NoFile: c.NoFile, Tag: c.Tag,
 	}
 	for _, l := range c.Rlimits {
 		v.Rlimits = append(v.Rlimits, sandpit.Rlimit{Resource: l.Resource, Soft: uint64(l.Soft), Hard: uint64(l.Hard)})
@@ -278,8 +278,8 @@ func (c Command) Sandpit() (sandpit.Command, error) {
 
 // FromProcess converts the description of a process to the form of the API.
 func FromProcess(p sandpit.ProcessInfo) Process {
-	e := encodingFor(p.Argv)
-	v := Process{ID: p.ID, PID: p.PID, Argv: encodeAll(e, p.Argv), Encoding: e, ArgvCut: p.ArgvCut, User: p.User, Background: p.Background, Terminal: p.Terminal, Stdin: p.Stdin, StartedAt: p.StartedAt, Timeout: Seconds(p.Timeout)}
+	e := encodingFor(p.Argv, []string{p.Dir})
+	v := Process{ID: p.ID, PID: p.PID, Argv: encodeAll(e, p.Argv), Encoding: e, ArgvCut: p.ArgvCut, User: p.User, Dir: encode(e, p.Dir), Tag: p.Tag, Background: p.Background, Terminal: p.Terminal, Stdin: p.Stdin, StartedAt: p.StartedAt, Timeout: Seconds(p.Timeout)}
 	if v.Argv == nil {
 		v.Argv = []string{}
 	}
@@ -293,7 +293,7 @@ func FromProcess(p sandpit.ProcessInfo) Process {
 // Sandpit returns the description in Go. It returns ErrInvalid if its strings can't be decoded.
 func (p Process) Sandpit() (sandpit.ProcessInfo, error) {
 	d := newDecoder(p.Encoding)
-	v := sandpit.ProcessInfo{ID: p.ID, PID: p.PID, Argv: d.list("argv", p.Argv), ArgvCut: p.ArgvCut, User: p.User, Background: p.Background, Terminal: p.Terminal, Stdin: p.Stdin, StartedAt: p.StartedAt, Timeout: Duration(p.Timeout)}
+	v := sandpit.ProcessInfo{ID: p.ID, PID: p.PID, Argv: d.list("argv", p.Argv), ArgvCut: p.ArgvCut, User: p.User, Dir: d.text("dir", p.Dir), Tag: p.Tag, Background: p.Background, Terminal: p.Terminal, Stdin: p.Stdin, StartedAt: p.StartedAt, Timeout: Duration(p.Timeout)}
 	if p.Result != nil {
 		r := p.Result.Sandpit()
 		v.Result = &r

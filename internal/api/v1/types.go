@@ -153,6 +153,7 @@ type Command struct {
 	OutputLimit int64     `json:"output_limit,omitempty" doc:"Bytes of output after which the rest is dropped, if that is less than the limit of the sandbox; 0 or less: that limit"`
 	NoFile      int64     `json:"nofile,omitempty" doc:"Open file descriptors of each process, if that is less than the limit of the sandbox; 0: that limit. Excludes the rlimit nofile"`
 	Rlimits     []Rlimit  `json:"rlimits,omitempty" doc:"Resource limits of the program, and of what it starts. Resources that are not named have those of the sandbox, which can't be exceeded"`
+	Tag         string    `json:"tag,omitempty" maxLength:"256" doc:"A name for the process, of printable characters, which lists of processes have"`
 }
 
 // Rlimit is a resource limit.
@@ -173,9 +174,11 @@ type Process struct {
 	ID         string    `json:"id" doc:"Unique in its sandbox, never reused; empty if the process was killed while it was being started"`
 	PID        int       `json:"pid"`
 	Argv       []string  `json:"argv" doc:"The command line, or its beginning if it is long"`
-	Encoding   string    `json:"encoding,omitempty" enum:"base64" doc:"base64: argv is in base64. Absent: text"`
+	Encoding   string    `json:"encoding,omitempty" enum:"base64" doc:"base64: argv and dir are in base64. Absent: text"`
 	ArgvCut    bool      `json:"argv_cut,omitempty" doc:"True if argv is truncated: at most 8 KiB are kept, and each argument counts 16 bytes in addition to its length"`
 	User       string    `json:"user,omitempty" doc:"The user of the command; by default the name or id of the sandbox's"`
+	Dir        string    `json:"dir,omitempty" doc:"The working directory as the command names it; absent: that of the sandbox"`
+	Tag        string    `json:"tag,omitempty" doc:"The tag of the command"`
 	Background bool      `json:"background,omitempty"`
 	Terminal   bool      `json:"terminal,omitempty"`
 	Stdin      bool      `json:"stdin,omitempty" doc:"True if it was started with a standard input or a terminal, so that attach can write to it"`

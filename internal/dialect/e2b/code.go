@@ -237,7 +237,10 @@ func runCode(c *call) error {
 		}
 	}
 	if err != nil {
-		if timer.Stop(); !l.hasBegun() {
+		// SDKs take 404 for something that is gone, and that of JavaScript shows the text of no other status: so it is an
+		// error of the run that the interpreter is missing.
+		missing := in.Context == "" && errcode.Of(err) == errcode.NotFound
+		if timer.Stop(); !missing && !l.hasBegun() {
 			return err
 		}
 		f := c.Describe(err)

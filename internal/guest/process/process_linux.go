@@ -24,7 +24,9 @@ type process struct {
 	helper   int
 	argv     []string // as far as it is listed
 	user     string   // as far as it is listed
-	flags    uint64   // StartStdin, StartTerminal, ProcessCut
+	dir      string   // as its start names it
+	tag      string
+	flags    uint64 // StartStdin, StartTerminal, ProcessCut
 	detached bool
 	startAt  time.Time
 	proc     *spawn.Proc

@@ -239,6 +239,7 @@ type Start struct {
 	Keep       uint64 // bytes of the latest output kept for those who attach later
 	NoFile     uint64 // replaces Config.NoFile when positive and smaller
 	Rlimits    []Rlimit
+	Tag        string // a name that the caller gives it, at most MaxTag bytes
 }
 
 // Rlimit is a resource limit of a process.
@@ -249,6 +250,12 @@ type Rlimit struct {
 
 // MaxRlimits bounds Start.Rlimits.
 const MaxRlimits = 64
+
+// MaxTag bounds Start.Tag, and MaxDir the Dir of a Process, in bytes. A longer directory can't be entered.
+const (
+	MaxTag = 256
+	MaxDir = 4096
+)
 
 // Append appends the encoded message.
 func (m *Start) Append(b []byte) []byte {
@@ -268,7 +275,7 @@ func (m *Start) Append(b []byte) []byte {
 	for _, l := range m.Rlimits {
 		b = appendUint(appendUint(appendString(b, l.Resource), l.Soft), l.Hard)
 	}
-	return b
+	return appendString(b, m.Tag)
 }
 
 // Decode decodes a message.
@@ -276,7 +283,7 @@ func (m *Start) Decode(b []byte) error {
 	d := newDecoder(b)
 	*m = Start{
 		d.uint(), d.strings(), d.string(), d.strings(), d.string(), d.string(),
-		d.uint(), d.uint(), d.int(), d.int(), d.uint(), d.uint(), d.rlimits(),
+		d.uint(), d.uint(), d.int(), d.int(), d.uint(), d.uint(), d.rlimits(), d.string(),
 	}
 	return d.err()
 }
@@ -473,6 +480,7 @@ type Process struct {
 	Exit     Exit   // when Exited
 	Flags    uint64 // of its Start: StartStdin and StartTerminal; and those below
 	Position uint64 // bytes of output of a detached process so far
+	Dir, Tag string // of its Start
 }
 
 // More flags of a Process.
@@ -528,7 +536,11 @@ func (p *Process) append(b []byte) []byte {
 	b = appendBool(b, p.Exited)
 	b = appendString(b, string(p.Exit.Append(nil)))
 	b = appendUint(b, p.Flags)
-	return appendUint(b, p.Position)
+	b = appendUint(b, p.Position)
+	if p.Dir == "" && p.Tag == "" { // fields that are missing are zero
+		return b
+	}
+	return appendString(appendString(b, p.Dir), p.Tag)
 }
 
 // Append appends the encoded message. It leaves out the processes that would
@@ -570,6 +582,7 @@ func (d *decoder) process() Process {
 	e := decoder{s: d.string()}
 	p.Exit = e.exit()
 	p.Flags, p.Position = d.uint(), d.uint()
+	p.Dir, p.Tag = d.string(), d.string()
 	d.bad = d.bad || e.bad
 	return p
 }
