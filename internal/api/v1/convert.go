@@ -237,6 +237,9 @@ func FromCommand(c sandpit.Command) Command {
 		Argv: encodeAll(e, c.Argv), Script: encode(e, c.Script), FromImage: c.FromImage, Env: Env{List: encodeAll(e, c.Env)}, Dir: encode(e, c.Dir), Encoding: e,
 		User: c.User, Stdin: c.Stdin, Timeout: Seconds(c.Timeout), OutputLimit: c.OutputLimit, NoFile: c.NoFile,
 	}
+	for _, l := range c.Rlimits {
+		v.Rlimits = append(v.Rlimits, Rlimit{l.Resource, int64(l.Soft), int64(l.Hard)}) // RlimitUnlimited is -1
+	}
 	if c.Entrypoint != nil {
 		v.Entrypoint = new(encodeAll(e, c.Entrypoint))
 	}
@@ -260,6 +263,9 @@ func (c Command) Sandpit() (sandpit.Command, error) {
 	v := sandpit.Command{
 		Argv: d.list("argv", c.Argv), Script: d.text("script", c.Script), FromImage: c.FromImage, Env: d.env(c.Env), Dir: d.text("dir", c.Dir),
 		User: c.User, Stdin: c.Stdin, Timeout: timeout(c.Timeout), OutputLimit: c.OutputLimit, NoFile: c.NoFile,
+	}
+	for _, l := range c.Rlimits {
+		v.Rlimits = append(v.Rlimits, sandpit.Rlimit{Resource: l.Resource, Soft: uint64(l.Soft), Hard: uint64(l.Hard)})
 	}
 	if c.Entrypoint != nil {
 		v.Entrypoint = append([]string{}, d.list("entrypoint", *c.Entrypoint)...)

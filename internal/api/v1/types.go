@@ -151,7 +151,15 @@ type Command struct {
 	Terminal    *Size     `json:"terminal,omitempty" doc:"Give it a terminal of this size"`
 	Timeout     float64   `json:"timeout,omitempty" doc:"Seconds after which the process and its descendants are killed"`
 	OutputLimit int64     `json:"output_limit,omitempty" doc:"Bytes of output after which the rest is dropped, if that is less than the limit of the sandbox; 0 or less: that limit"`
-	NoFile      int64     `json:"nofile,omitempty"`
+	NoFile      int64     `json:"nofile,omitempty" doc:"Open file descriptors of each process, if that is less than the limit of the sandbox; 0: that limit. Excludes the rlimit nofile"`
+	Rlimits     []Rlimit  `json:"rlimits,omitempty" doc:"Resource limits of the program, and of what it starts. Resources that are not named have those of the sandbox, which can't be exceeded"`
+}
+
+// Rlimit is a resource limit.
+type Rlimit struct {
+	Resource string `json:"resource" enum:"as,core,cpu,data,fsize,locks,memlock,msgqueue,nice,nofile,nproc,rss,rtprio,rttime,sigpending,stack" doc:"As in setrlimit(2). core can only be 0 or 1: no core files are written"`
+	Soft     int64  `json:"soft" minimum:"-1" doc:"The limit, in bytes (as, core, data, fsize, memlock, msgqueue, rss, stack), seconds (cpu), microseconds (rttime) or numbers. -1: unlimited"`
+	Hard     int64  `json:"hard" minimum:"-1" doc:"What the program may raise soft to. -1: unlimited"`
 }
 
 // Size of a terminal, in character cells.

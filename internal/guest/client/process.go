@@ -114,9 +114,15 @@ func (c *Client) start(ctx context.Context, cmd sandpit.Command, d *Detach) (*Pr
 			return nil, sandpit.WithHint(fault.Invalidf("starting a process: %q must not be negative", limit.name), "leave it out for no limit of its own")
 		}
 	}
+	if err := notation.CheckRlimits(cmd.Rlimits); err != nil {
+		return nil, fmt.Errorf("starting a process: %w", err)
+	}
 	m := &wire.Start{
 		Argv: cmd.Argv, Script: cmd.Script, Env: cmd.Env, Dir: cmd.Dir, User: cmd.User,
 		Timeout: int64(cmd.Timeout), Output: cmd.OutputLimit, NoFile: uint64(cmd.NoFile),
+	}
+	for _, l := range cmd.Rlimits {
+		m.Rlimits = append(m.Rlimits, wire.Rlimit(l))
 	}
 	if cmd.Stdin {
 		m.Flags |= wire.StartStdin
@@ -148,6 +154,9 @@ func (c *Client) start(ctx context.Context, cmd sandpit.Command, d *Detach) (*Pr
 		m.Flags |= wire.StartWindows
 	}
 	c.mu.Unlock()
+	if len(m.Rlimits) > 0 && c.features&wire.FeatureRlimits == 0 {
+		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "starting a process: this sandbox is older than rlimits"), "stop and start the sandbox")
+	}
 	if cmd.OutputLimit > 0 && (limit == 0 || cmd.OutputLimit < limit) {
 		limit = cmd.OutputLimit
 	}

@@ -144,9 +144,9 @@ func (t *Table) startProcess(s *conn.Stream, m *wire.Start) (*process, error) {
 	if p.detached {
 		p.log = newOutputLog(m.Keep)
 	}
-	noFile := conf.NoFile
-	if m.NoFile > 0 && (noFile == 0 || m.NoFile < noFile) {
-		noFile = m.NoFile
+	limits, err := rlimits(&conf, m.NoFile, m.Rlimits)
+	if err != nil {
+		return nil, err
 	}
 	dir := conf.WorkDir(&u)
 	switch {
@@ -159,7 +159,7 @@ func (t *Table) startProcess(s *conn.Stream, m *wire.Start) (*process, error) {
 	a := &spawn.Attr{
 		Argv: argv, Candidates: candidates(argv[0], env), Env: env, Dir: dir,
 		SetUser: u.Change, UID: u.UID, GID: u.GID, Groups: u.Groups,
-		NoFile: noFile, OOMScoreAdj: conf.OOMScoreAdj, Terminal: terminal,
+		Rlimits: limits, OOMScoreAdj: conf.OOMScoreAdj, Terminal: terminal,
 	}
 	if u.UID == 0 {
 		a.Caps = conf.RootCaps

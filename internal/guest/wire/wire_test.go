@@ -32,7 +32,7 @@ func messages() [][2]decodable {
 		{&ErrorMessage{CodeFile, 28, "no space"}, &ErrorMessage{}},
 		{&Config{"u", "/d", []string{"A=1", ""}, -1, 2, 3, 1 << 40, -500, true}, &Config{}},
 		{&Info{"b", 1, 2, 3, -4, 5, 6}, &Info{}},
-		{&Start{7, []string{"a", "b\x00"}, "s", []string{"E=1"}, "d", "u", 1, 2, -3, 4, 5, 6}, &Start{}},
+		{&Start{7, []string{"a", "b\x00"}, "s", []string{"E=1"}, "d", "u", 1, 2, -3, 4, 5, 6, []Rlimit{{"cpu", 1, 1<<64 - 1}, {"", 0, 0}}}, &Start{}},
 		{&Started{1, 2}, &Started{}},
 		{&exit, &Exit{}},
 		{&Target{1, 2}, &Target{}},
