@@ -12,7 +12,7 @@ import (
 
 var bashProperties = []property{
 	{"bash keeps variables, functions and the working directory", testBashState},
-	{"a status of bash other than 0 is an error", testBashStatus},
+	{"the result has the exit code of the last command of bash", testBashStatus},
 	{"bash that ends says why, and the next run begins afresh", testBashEnds},
 	{"bash that is out of memory says so, and the next run begins afresh", testBashMemory},
 	{"a timeout interrupts bash, which keeps the state", testBashTimeout},
