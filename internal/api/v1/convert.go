@@ -477,18 +477,18 @@ func fileTypes() []fileType {
 
 // FromFile converts the description of a file to the form of the API.
 func FromFile(f sandpit.FileInfo) FileInfo {
-	e := encodingFor([]string{f.Name, f.Target}, slices.Collect(maps.Keys(f.Attrs)), slices.Collect(maps.Values(f.Attrs)))
+	e := encodingFor([]string{f.Name, f.Target}, slices.Collect(maps.Keys(f.Xattrs)), slices.Collect(maps.Values(f.Xattrs)))
 	v := FileInfo{Name: encode(e, f.Name), Size: f.Size, Type: "other", Mode: ModeText(f.Mode), ModTime: f.ModTime, UID: f.UID, GID: f.GID, Target: encode(e, f.Target), Encoding: e}
 	for _, t := range fileTypes() {
 		if f.Mode.Type() == t.mode {
 			v.Type = t.name
 		}
 	}
-	if len(f.Attrs) > 0 {
-		v.Attributes = map[string]string{}
+	if len(f.Xattrs) > 0 {
+		v.Xattrs = map[string]string{}
 	}
-	for name, value := range f.Attrs {
-		v.Attributes[encode(e, name)] = encode(e, value)
+	for name, value := range f.Xattrs {
+		v.Xattrs[encode(e, name)] = encode(e, value)
 	}
 	return v
 }
@@ -508,11 +508,11 @@ func (f FileInfo) Sandpit() (sandpit.FileInfo, error) {
 	}
 	d := newDecoder(f.Encoding)
 	v := sandpit.FileInfo{Name: d.text("name", f.Name), Size: f.Size, Mode: mode, ModTime: f.ModTime, UID: f.UID, GID: f.GID, Target: d.text("target", f.Target)}
-	if len(f.Attributes) > 0 {
-		v.Attrs = map[string]string{}
+	if len(f.Xattrs) > 0 {
+		v.Xattrs = map[string]string{}
 	}
-	for name, value := range f.Attributes {
-		v.Attrs[d.text("attributes", name)] = d.text("attributes", value)
+	for name, value := range f.Xattrs {
+		v.Xattrs[d.text("xattrs", name)] = d.text("xattrs", value)
 	}
 	return v, d.err
 }

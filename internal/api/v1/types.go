@@ -254,9 +254,9 @@ type FileInfo struct {
 	UID      uint32    `json:"uid"`
 	GID      uint32    `json:"gid"`
 	Target   string    `json:"target,omitempty" doc:"Target of a symbolic link"`
-	Encoding string    `json:"encoding,omitempty" enum:"base64" doc:"base64: name, target and attributes are in base64. Absent: text"`
+	Encoding string    `json:"encoding,omitempty" enum:"base64" doc:"base64: name, target and xattrs are in base64. Absent: text"`
 
-	Attributes map[string]string `json:"attributes,omitempty" doc:"Extended attributes user.*, by their names without that"`
+	Xattrs map[string]string `json:"xattrs,omitempty" doc:"Extended attributes user.*, by their names without that"`
 }
 
 // End is the last event of every stream. A stream that ends without one was cut.
