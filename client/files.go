@@ -319,7 +319,7 @@ func (f files) Readlink(ctx context.Context, path string) (string, error) {
 
 // Chmod changes permission bits.
 func (f files) Chmod(ctx context.Context, path string, mode fs.FileMode) error {
-	return f.call(ctx, "chmod", path, http.MethodPost, "/chmod", f.query("path", path, "mode", v1.ModeText(mode)), nil)
+	return f.call(ctx, "chmod", path, http.MethodPatch, "", f.query("path", path, "mode", v1.ModeText(mode)), nil)
 }
 
 // SetAttr changes attributes of a file.

@@ -103,7 +103,7 @@ func testBashTimeout(t *testing.T, e *env) {
 	n := program(t, e, "bash", sandpit.Bash)
 	n.run(t, "x=1")
 	for _, source := range []string{"while true; do :; done", "sleep 1000", "f() { while true; do sleep 1000; done; }; f", "sleep 1000 & wait"} {
-		if got := n.late(t, source); got.Error == nil || got.Error.Value != "130" {
+		if got := n.late(t, source); got.Error != nil || got.ExitCode != 130 {
 			t.Errorf("%q: %+v, error %+v", source, got, got.Error)
 		}
 	}
@@ -140,7 +140,7 @@ func testBashOutputs(t *testing.T, e *env) {
 		if got := n.run(t, "echo b >/proc/$$/fd/198"); got.InterpreterEnd != "" || got.StateLost != "" {
 			t.Errorf("after %q: %+v, error %+v", source, got, got.Error)
 		}
-		if got := n.run(t, "/bin/echo c; (exit 3)"); got.Error == nil || got.Error.Value != "3" || got.stdout != "c\n" && !strings.Contains(source, "exec >") {
+		if got := n.run(t, "/bin/echo c; (exit 3)"); got.Error != nil || got.ExitCode != 3 || got.stdout != "c\n" && !strings.Contains(source, "exec >") {
 			t.Errorf("after %q: %+v, error %+v", source, got, got.Error)
 		}
 	}
