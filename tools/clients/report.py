@@ -51,8 +51,8 @@ class Report:
         for key in dir(cls):
             found = inspect.getattr_static(cls, key)
             if not key.startswith("_") and not hasattr(base, key) and callable(getattr(cls, key)) and not inspect.isclass(found):
-                self.methods[f"{name}.{key}"] = {_place(c, key) for c in cls.__mro__ if key in vars(c)}
-                if any(file is None for file, _ in self.methods[f"{name}.{key}"]):
+                self.methods[f"{name}.{key}"] = _place(next(c for c in cls.__mro__ if key in vars(c)), key)
+                if self.methods[f"{name}.{key}"][0] is None:
                     threading.setprofile(_profile)
                     sys.setprofile(_profile)
 
@@ -99,7 +99,7 @@ class Report:
         """Prints the report. It fails if a method was forgotten, or is reported but was not called."""
         forgotten = [m for m in self.methods if m not in self.statuses]
         assert not forgotten, f"methods of {self.client} {self.version} that are not reported: {forgotten}"
-        uncalled = [m for m, places in self.methods.items() if self.statuses[m][2] and not places & called]
+        uncalled = [m for m, place in self.methods.items() if self.statuses[m][2] and place not in called]
         assert not uncalled, f"methods that were not called: {uncalled}"
         for method in self.methods:
             status, reason, _ = self.statuses[method]
