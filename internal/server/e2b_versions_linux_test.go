@@ -41,7 +41,7 @@ func TestE2BVersionsClients(t *testing.T) {
 	s.change = func(o *server.Options) {
 		o.Dialects, o.Network = []dialect.Dialect{e2b.New()}, network.InProcess{}
 	}
-	s.policy(baseImages)
+	s.policy(baseImages + "policies:\n  default: {open-ports: true}\n") // names that are not below localhost
 	s.start()
 	create(t, s.unix(), "probe")
 	key := s.makeKey(v1.NewKey{Namespace: "e2b", Format: "e2b"}).Secret
