@@ -261,11 +261,11 @@ func (f files) Write(ctx context.Context, path string, r io.Reader, opt sandpit.
 	} else if opt.Offset != 0 {
 		return 0, pathError("write", path, fmt.Errorf("%w: an offset without InPlace", sandpit.ErrInvalid))
 	}
-	for name, value := range opt.Attrs {
+	for name, value := range opt.Xattrs {
 		if name == "" || strings.Contains(name, "=") {
 			return 0, pathError("write", path, fmt.Errorf("%w: the attribute %.100q has no name, or = in it", sandpit.ErrInvalid, name))
 		}
-		query.Add("attribute", name+"="+value)
+		query.Add("xattr", name+"="+value)
 	}
 	var v v1.Written
 	src := newSource(r)
@@ -346,5 +346,5 @@ func (f files) SetAttr(ctx context.Context, path string, a sandpit.FileAttr) err
 	if !a.AccessTime.IsZero() {
 		query.Set("access_time", a.AccessTime.Format(time.RFC3339Nano))
 	}
-	return f.call(ctx, "setattr", path, http.MethodPost, "/attributes", query, nil)
+	return f.call(ctx, "setattr", path, http.MethodPatch, "", query, nil)
 }

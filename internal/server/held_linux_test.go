@@ -46,7 +46,7 @@ policies:
 		}
 		var out strings.Builder
 		res, err := sb.(sandpit.Coder).RunCode(t.Context(), sandpit.Code{Source: source, Stdout: &out})
-		if err != nil || res.Error != nil || res.Restarted != "" {
+		if err != nil || res.Error != nil || res.StateLost != "" {
 			t.Fatalf("running %q: %+v, %v", source, res, err)
 		}
 		return out.String()

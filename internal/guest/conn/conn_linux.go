@@ -108,7 +108,7 @@ func (c *Conn) Leave(why *wire.ErrorMessage, patience time.Duration) {
 var errVersion = errors.New("no common protocol version")
 
 func (c *Conn) read() error {
-	hello := wire.HelloMessage{Version: wire.Version, MinVersion: wire.MinVersion, Window: wire.GuestWindow, Features: wire.FeatureWindows | wire.FeaturePassAll | wire.FeatureAs | wire.FeatureInPlace | wire.FeatureAttrs, Build: Build()}
+	hello := wire.HelloMessage{Version: wire.Version, MinVersion: wire.MinVersion, Window: wire.GuestWindow, Features: wire.FeatureWindows | wire.FeaturePassAll | wire.FeatureAs | wire.FeatureInPlace | wire.FeatureAttrs | wire.FeatureRlimits, Build: Build()}
 	if err := c.send(wire.Hello, 0, hello.Append(nil)); err != nil {
 		return nil
 	}

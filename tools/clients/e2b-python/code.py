@@ -66,6 +66,9 @@ with zipfile.ZipFile("/tmp/own_package-1-py3-none-any.whl", "w") as z:
     assert "".join(sbx.run_code("echo $PIP_BREAK_SYSTEM_PACKAGES", language="bash").logs.stdout) == "1\n"
     shown = sbx.run_code("from IPython.display import display, HTML\ndisplay(HTML('<b>x</b>'))").results[0]
     assert (shown.html, shown.text) == ("<b>x</b>", "<IPython.core.display.HTML object>"), shown
+    lacking = (Blocking(AsyncSandbox) if asynchronous else Sandbox).create(timeout=600, envs={"PATH": "/nowhere"})
+    assert "the sandbox has no interpreter for javascript" in lacking.run_code("1", language="javascript").error.value
+    lacking.kill()
     context = sbx.create_code_context(cwd="/tmp", language="python")
     assert sbx.run_code("import os; os.getcwd()", context=context).text == "/tmp"
     if not hasattr(Sandbox, "list_code_contexts"):
