@@ -80,7 +80,7 @@ func TestE2BClients(t *testing.T) {
 		bin := filepath.Join(g.venv(python), "python")
 		for _, form := range []string{"sync", "async"} {
 			t.Run(form, func(t *testing.T) {
-				if form == "async" && !*updateCompatibility {
+				if form == "async" {
 					testkit.NeedLong(t, "it repeats what the synchronous classes do, with other classes of the same SDK")
 				}
 				own := *g

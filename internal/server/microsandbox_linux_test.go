@@ -45,20 +45,15 @@ func TestMicrosandboxClients(t *testing.T) {
 		return []string{"MSB_BACKEND=cloud", "MSB_API_URL=" + url, "MSB_API_KEY=" + key}
 	}
 
-	versions := map[string][]string{"javascript": {""}, "python": {""}} // "" is the newest
-	if os.Getenv("SANDPIT_TEST_LONG") != "" {
-		versions = map[string][]string{"javascript": {"", "0.6.14"}, "python": {"", "0.6.18", "0.6.14"}}
-	}
 	npm, node, python := testkit.NeedProgram(t, "npm"), testkit.NeedProgram(t, "node"), testkit.NeedProgram(t, "python3")
-	for language, all := range versions {
-		for _, version := range all {
-			t.Run(language+version, func(t *testing.T) {
-				g := newGenerator(t, "microsandbox-"+language, env(language+version))
-				if version != "" {
-					if err := overwrite(g.dir, filepath.Join(g.dir, "versions", version)); err != nil {
-						t.Fatal(err)
-					}
+	for _, language := range []string{"javascript", "python"} {
+		for _, version := range recipeVersions(t, "microsandbox-"+language) {
+			t.Run(language+"/"+version, func(t *testing.T) {
+				if version != newest {
+					testkit.NeedLong(t, "it installs and runs older versions")
 				}
+				g := newGenerator(t, "microsandbox-"+language, env(language+version))
+				g.version(version)
 				if language == "javascript" {
 					// The SDK asks for a newer node than it needs, and ci for the packages of other platforms.
 					modules := g.modules(npm, "install")

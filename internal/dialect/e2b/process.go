@@ -172,6 +172,9 @@ func startProcess(c *call, in *startRequest) error {
 	}
 	p, err := sb.Start(c.Ctx, cmd)
 	if err != nil {
+		if failed := new(sandpit.StartError); in.Process.Cmd == bash && errors.As(err, &failed) && failed.ExitCode == 127 {
+			return sandpit.WithHint(err, "use an image that has bash: SDKs run commands with it")
+		}
 		return err
 	}
 	defer detach(p)

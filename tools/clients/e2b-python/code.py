@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 
-from report import Blocking, Report  # which traces from here on
+from report import Blocking, Report, since  # which traces from here on
 
 import e2b
 from e2b_code_interpreter import AsyncSandbox, Sandbox, TimeoutException
@@ -103,7 +103,8 @@ def ends():
 
 sbx = (Blocking(AsyncSandbox) if asynchronous else Sandbox).create(timeout=600)
 try:
-    ends()
+    if since(report.version, "2.11.5"):  # old versions can't tell
+        ends()
     report.works("Sandbox.run_code Sandbox.create_code_context Sandbox.list_code_contexts Sandbox.restart_code_context Sandbox.remove_code_context", code)
 finally:
     sbx.kill()
