@@ -47,12 +47,6 @@ const (
 	R          = "r"          // needs Rscript of R 4.0 or later
 )
 
-// ExitStatus is the CodeError.Name of a run of Bash whose last command failed. Its value is the exit status.
-const ExitStatus = "ExitStatus"
-
-// EndedWell is the CodeResult.Ended of a run whose interpreter has exited with code 0.
-const EndedWell = "the interpreter exited with code 0"
-
 // Languages returns the languages of contexts, the default one first.
 func Languages() []string { return []string{Python, JavaScript, TypeScript, Bash, R} }
 
@@ -159,19 +153,25 @@ type CodeResult struct {
 	TimedOut  bool       // the timeout ended it
 	Truncated bool       // some output is missing: it exceeded a bound
 
-	// Ended says, unless empty, that the interpreter has ended during the run and why, in one line.
-	// Its state is lost. The next run starts a new one.
-	Ended string
+	// ExitCode is the exit code of the last command of a run of Bash, of the process of a Stateless run, or of an
+	// interpreter that ended during the run: 128+n if signal n killed it. Otherwise it is 0.
+	ExitCode int
+
+	// InterpreterEnd says, unless empty, why the interpreter ended during the run, in one line for people.
+	// Its state is lost. The next run starts a new interpreter.
+	InterpreterEnd string
 
 	// Stateless says that the language has no contexts: the run had an interpreter of its own, and
 	// keeps nothing. Context and Run are empty.
 	Stateless bool
 
-	// Restarted says, unless empty, why the run began without the state of earlier ones, in one line.
-	Restarted string
+	// StateLost says, unless empty, why the run began without the state of earlier ones, in one line for people.
+	StateLost string
 
 	Wall time.Duration // of the run
 }
 
-// Success reports whether the code ended without an error.
-func (r CodeResult) Success() bool { return r.Error == nil && r.Ended == "" && !r.TimedOut }
+// Success reports whether the code ended without an error, and its interpreter goes on.
+func (r CodeResult) Success() bool {
+	return r.Error == nil && r.ExitCode == 0 && r.InterpreterEnd == "" && !r.TimedOut
+}

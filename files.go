@@ -115,11 +115,11 @@ type WriteOptions struct {
 	InPlace bool        // write into the file from Offset on instead of replacing it; other content remains
 	Offset  int64       // with InPlace; content before it that was never written is zeros
 
-	// Attrs are the extended attributes user.* of the new file, by their names without
+	// Xattrs are the extended attributes user.* of the new file, by their names without
 	// "user.", which have no "=": at most 64, of 4 KiB with their names. A file that is replaced loses those
 	// that it had. If the file system can't store them, Write returns ErrUnsupported.
 	// Append and InPlace set none.
-	Attrs map[string]string
+	Xattrs map[string]string
 }
 
 // FileAttr are the attributes that Files.SetAttr changes. Nil pointers and zero times leave
@@ -145,10 +145,10 @@ type FileInfo struct {
 	GID     uint32
 	Target  string // target of a symbolic link, else empty
 
-	// Attrs are the extended attributes user.*, as WriteOptions.Attrs. Stat and Lstat return
-	// them, and Find with FindQuery.Attrs; those above the bounds of WriteOptions.Attrs are
+	// Xattrs are the extended attributes user.*, as WriteOptions.Xattrs. Stat and Lstat return
+	// them, and Find with FindQuery.Xattrs; those above the bounds of WriteOptions.Xattrs are
 	// left out.
-	Attrs map[string]string
+	Xattrs map[string]string
 }
 
 // IsDir reports whether the file is a directory.

@@ -2,11 +2,11 @@ package sandpit
 
 // FindQuery selects the files that Files.Find returns.
 type FindQuery struct {
-	Glob  string // pattern for the relative path; '**' spans directories; empty: all
-	Depth int    // maximum number of levels below root; 0: unlimited
-	After string // only entries after this relative path
-	Limit int    // default 1,000, at most 10,000
-	Attrs bool   // return FileInfo.Attrs
+	Glob   string // pattern for the relative path; '**' spans directories; empty: all
+	Depth  int    // maximum number of levels below root; 0: unlimited
+	After  string // only entries after this relative path
+	Limit  int    // default 1,000, at most 10,000
+	Xattrs bool   // return FileInfo.Xattrs
 }
 
 // GrepQuery is what Files.Grep searches for.

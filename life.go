@@ -103,13 +103,16 @@ type ProcessKeeper interface {
 	Logs(ctx context.Context, q LogQuery) iter.Seq2[LogEntry, error]
 }
 
-// ProcessInfo describes a process.
+// ProcessInfo describes a process. It has no environment, because lists are shown and logged,
+// and environments carry passwords.
 type ProcessInfo struct {
 	ID         string // unique in its sandbox, never reused
 	PID        int
 	Argv       []string // a script is /bin/sh -c SCRIPT
 	ArgvCut    bool     // Argv is truncated: at most 8 KiB are kept, and each argument counts 16 bytes in addition to its length
 	User       string   // as Command.User names it; by default the name or id of the sandbox's
+	Dir        string   // as Command.Dir names it, at most 4,096 bytes; empty: the sandbox's
+	Tag        string   // Command.Tag
 	Background bool
 	StartedAt  time.Time
 	Terminal   bool

@@ -3,6 +3,7 @@ package sandpit
 import (
 	"context"
 	"io"
+	"math"
 	"syscall"
 	"time"
 )
@@ -58,8 +59,17 @@ type Command struct {
 	// OutputLimit replaces Limits.Output if it is positive and smaller.
 	OutputLimit int64
 
-	// NoFile replaces Limits.NoFile if it is positive and smaller.
+	// NoFile replaces Limits.NoFile if it is positive and smaller. It can't be combined with
+	// an Rlimit of nofile.
 	NoFile int64
+
+	// Rlimits are limits of the program, which processes that it starts inherit. Resources
+	// that are not named have those of the sandbox.
+	Rlimits []Rlimit
+	// Tag is a name that the caller gives the process, of at most MaxTag bytes of printable
+	// characters. ProcessInfo has it, so that the process can be found again. Several
+	// processes may have the same one.
+	Tag string
 
 	// Background lets the process outlive the client: it continues after the client
 	// is closed or disconnected, and callers can attach to it. Its output is stored
@@ -68,6 +78,30 @@ type Command struct {
 	// written, and AttachOptions.Lost tells what is lost.
 	Background bool
 }
+
+// Rlimit is a limit of a resource that the kernel keeps for each process, or nproc, msgqueue and
+// sigpending for each user: see setrlimit(2). The program may lower both values, and raise Soft up to
+// Hard.
+//
+// Start returns ErrInvalid for a resource that is unknown or given twice, for a Soft above Hard, and for a
+// Hard above what the sandbox allows. Core files are never written: a limit of core of 0 is allowed,
+// and has no effect.
+type Rlimit struct {
+	// Resource is the kernel's name: as, core, cpu, data, fsize, locks, memlock, msgqueue,
+	// nice, nofile, nproc, rss, rtprio, rttime, sigpending or stack.
+	Resource string
+
+	// Soft is enforced, and Hard is what Soft may be raised to. Both are bytes (as, core, data,
+	// fsize, memlock, msgqueue, rss, stack), seconds (cpu), microseconds (rttime), or numbers.
+	// They are RlimitUnlimited, or at most math.MaxInt64.
+	Soft, Hard uint64
+}
+
+// RlimitUnlimited is the value of an Rlimit without a limit.
+const RlimitUnlimited = math.MaxUint64
+
+// MaxTag is the maximum length of Command.Tag, in bytes.
+const MaxTag = 256
 
 // TerminalSize is the size of a terminal in character cells.
 type TerminalSize struct {

@@ -261,11 +261,11 @@ func (f files) Write(ctx context.Context, path string, r io.Reader, opt sandpit.
 	} else if opt.Offset != 0 {
 		return 0, pathError("write", path, fmt.Errorf("%w: an offset without InPlace", sandpit.ErrInvalid))
 	}
-	for name, value := range opt.Attrs {
+	for name, value := range opt.Xattrs {
 		if name == "" || strings.Contains(name, "=") {
 			return 0, pathError("write", path, fmt.Errorf("%w: the attribute %.100q has no name, or = in it", sandpit.ErrInvalid, name))
 		}
-		query.Add("attribute", name+"="+value)
+		query.Add("xattr", name+"="+value)
 	}
 	var v v1.Written
 	src := newSource(r)
@@ -319,7 +319,7 @@ func (f files) Readlink(ctx context.Context, path string) (string, error) {
 
 // Chmod changes permission bits.
 func (f files) Chmod(ctx context.Context, path string, mode fs.FileMode) error {
-	return f.call(ctx, "chmod", path, http.MethodPost, "/chmod", f.query("path", path, "mode", v1.ModeText(mode)), nil)
+	return f.call(ctx, "chmod", path, http.MethodPatch, "", f.query("path", path, "mode", v1.ModeText(mode)), nil)
 }
 
 // SetAttr changes attributes of a file.
@@ -346,5 +346,5 @@ func (f files) SetAttr(ctx context.Context, path string, a sandpit.FileAttr) err
 	if !a.AccessTime.IsZero() {
 		query.Set("access_time", a.AccessTime.Format(time.RFC3339Nano))
 	}
-	return f.call(ctx, "setattr", path, http.MethodPost, "/attributes", query, nil)
+	return f.call(ctx, "setattr", path, http.MethodPatch, "", query, nil)
 }

@@ -31,8 +31,8 @@ func (f files) Find(ctx context.Context, root string, q sandpit.FindQuery) ([]sa
 	if q.Depth != 0 {
 		query.Set("depth", strconv.Itoa(q.Depth))
 	}
-	if q.Attrs {
-		query.Set("attributes", "true")
+	if q.Xattrs {
+		query.Set("xattrs", "true")
 	}
 	return f.list(ctx, "find", root, "/find", query, q.After, q.Limit)
 }

@@ -12,7 +12,7 @@ import (
 
 var bashProperties = []property{
 	{"bash keeps variables, functions and the working directory", testBashState},
-	{"a status of bash other than 0 is an error", testBashStatus},
+	{"the result has the exit code of the last command of bash", testBashStatus},
 	{"bash that ends says why, and the next run begins afresh", testBashEnds},
 	{"bash that is out of memory says so, and the next run begins afresh", testBashMemory},
 	{"a timeout interrupts bash, which keeps the state", testBashTimeout},
@@ -43,7 +43,7 @@ func testBashState(t *testing.T, e *env) {
 		if strings.Contains(step.source, "&") && strings.HasPrefix(stderr, "[1] ") { // as an interactive shell tells of a job
 			stderr = ""
 		}
-		if !got.Success() || got.stdout != step.stdout || stderr != step.stderr || got.Run != i+1 || got.Context != sandpit.Bash || got.Restarted != "" || len(got.outputs) > 0 {
+		if !got.Success() || got.stdout != step.stdout || stderr != step.stderr || got.Run != i+1 || got.Context != sandpit.Bash || got.StateLost != "" || len(got.outputs) > 0 {
 			t.Errorf("%q: %+v, error %+v", step.source, got, got.Error)
 		}
 	}
@@ -59,18 +59,21 @@ func testBashState(t *testing.T, e *env) {
 
 func testBashStatus(t *testing.T, e *env) {
 	n := program(t, e, "bash", sandpit.Bash)
-	for source, want := range map[string]struct{ status, stderr string }{
-		"echo a; false":            {"1", ""},
-		"(exit 7)":                 {"7", ""},
-		"f() { return 9; }; f":     {"9", ""},
-		"no-such-command":          {"127", "not found"},
-		"echo 'open":               {"2", "EOF"},
-		"for i in 1; do":           {"2", "syntax error"},
-		"echo ${x:?missing}; a":    {"1", "missing"},
-		"set -u; echo $missing; a": {"1", "missing"},
+	for source, want := range map[string]struct {
+		exitCode int
+		stderr   string
+	}{
+		"echo a; false":            {1, ""},
+		"(exit 7)":                 {7, ""},
+		"f() { return 9; }; f":     {9, ""},
+		"no-such-command":          {127, "not found"},
+		"echo 'open":               {2, "EOF"},
+		"for i in 1; do":           {2, "syntax error"},
+		"echo ${x:?missing}; a":    {1, "missing"},
+		"set -u; echo $missing; a": {1, "missing"},
 	} {
 		got := n.run(t, source)
-		if er := got.Error; er == nil || er.Name != sandpit.ExitStatus || er.Value != want.status || !strings.Contains(got.stderr, want.stderr) || got.Ended != "" {
+		if got.Error != nil || got.ExitCode != want.exitCode || !strings.Contains(got.stderr, want.stderr) || got.InterpreterEnd != "" {
 			t.Errorf("%q: %+v, error %+v", source, got, got.Error)
 		}
 	}
@@ -100,15 +103,15 @@ func testBashTimeout(t *testing.T, e *env) {
 	n := program(t, e, "bash", sandpit.Bash)
 	n.run(t, "x=1")
 	for _, source := range []string{"while true; do :; done", "sleep 1000", "f() { while true; do sleep 1000; done; }; f", "sleep 1000 & wait"} {
-		if got := n.late(t, source); got.Error == nil || got.Error.Value != "130" {
+		if got := n.late(t, source); got.Error != nil || got.ExitCode != 130 {
 			t.Errorf("%q: %+v, error %+v", source, got, got.Error)
 		}
 	}
-	if got := n.run(t, "echo $x"); got.stdout != "1\n" || got.Restarted != "" {
+	if got := n.run(t, "echo $x"); got.stdout != "1\n" || got.StateLost != "" {
 		t.Errorf("after interrupts: %+v", got)
 	}
 	got := runsIn(t, n.sb, sandpit.Code{Source: "trap '' INT; while true; do :; done", Timeout: 200 * time.Millisecond, Language: n.language})
-	if !got.TimedOut || !strings.Contains(got.Ended, "it went on after it had been interrupted") {
+	if !got.TimedOut || !strings.Contains(got.InterpreterEnd, "it went on after it had been interrupted") {
 		t.Errorf("%+v", got)
 	}
 }
@@ -131,13 +134,13 @@ func testBashOutputs(t *testing.T, e *env) {
 		n.run(t, "true")
 		must(t, n.sb.RestartContext(guarded(t), sandpit.Bash))
 		got := n.run(t, source)
-		if strings.Contains(source, "echo a") && got.stdout != stdout || got.Ended != "" {
+		if strings.Contains(source, "echo a") && got.stdout != stdout || got.InterpreterEnd != "" {
 			t.Errorf("%q: %+v, error %+v", source, got, got.Error)
 		}
-		if got := n.run(t, "echo b >/proc/$$/fd/198"); got.Ended != "" || got.Restarted != "" {
+		if got := n.run(t, "echo b >/proc/$$/fd/198"); got.InterpreterEnd != "" || got.StateLost != "" {
 			t.Errorf("after %q: %+v, error %+v", source, got, got.Error)
 		}
-		if got := n.run(t, "/bin/echo c; (exit 3)"); got.Error == nil || got.Error.Value != "3" || got.stdout != "c\n" && !strings.Contains(source, "exec >") {
+		if got := n.run(t, "/bin/echo c; (exit 3)"); got.Error != nil || got.ExitCode != 3 || got.stdout != "c\n" && !strings.Contains(source, "exec >") {
 			t.Errorf("after %q: %+v, error %+v", source, got, got.Error)
 		}
 	}
@@ -161,7 +164,7 @@ func testStateless(t *testing.T, e *env) {
 		t.Run(name, func(t *testing.T) {
 			n := program(t, e, name, name)
 			got := runsIn(t, n.sb, sandpit.Code{Source: c.first, Language: n.language, Env: []string{"A=b c"}})
-			if got.stdout != "b c 0" || got.stderr != "warn" || !got.Stateless || got.Context != "" || got.Error == nil || got.Error.Name != sandpit.ExitStatus || got.Error.Value != "3" {
+			if got.stdout != "b c 0" || got.stderr != "warn" || !got.Stateless || got.Context != "" || got.Error != nil || got.ExitCode != 3 || got.Success() {
 				t.Errorf("%+v, error %+v", got, got.Error)
 			}
 			if got := n.run(t, c.second); got.stdout != "0" || !got.Success() {
@@ -179,7 +182,7 @@ func testStateless(t *testing.T, e *env) {
 		}
 	})
 	n := program(t, e, "perl", "perl")
-	if got := n.run(t, `kill 9, $$`); got.Ended != "the interpreter was killed by signal 9 (killed)" {
+	if got := n.run(t, `kill 9, $$`); got.InterpreterEnd != "the interpreter was killed by signal 9 (killed)" {
 		t.Errorf("%+v, error %+v", got, got.Error)
 	}
 	if got := runsIn(t, n.sb, sandpit.Code{Source: `$| = 1; print "begun"; sleep 1000`, Language: n.language, Timeout: 500 * time.Millisecond}); !got.TimedOut || got.Success() {

@@ -103,7 +103,7 @@ func (n speaker) steps(t *testing.T, all []step) {
 	t.Helper()
 	for i, step := range all {
 		got := n.run(t, step.source)
-		if !got.Success() || got.text() != step.text || got.stdout+got.stderr != "" || got.Run != i+1 || got.Context != n.language || got.Restarted != "" {
+		if !got.Success() || got.text() != step.text || got.stdout+got.stderr != "" || got.Run != i+1 || got.Context != n.language || got.StateLost != "" {
 			t.Errorf("%q: %+v, error %+v", step.source, got, got.Error)
 		}
 		if len(got.outputs) > 0 && !got.outputs[0].Main {
@@ -144,7 +144,7 @@ func (n speaker) mistakes(t *testing.T, all map[string]mistake) {
 	for source, want := range all {
 		got := n.run(t, source)
 		if er := got.Error; er == nil || er.Name != want.name || !strings.Contains(er.Value, want.value) || !strings.Contains(er.Traceback, want.in) ||
-			want.notIn != "" && strings.Contains(er.Traceback, want.notIn) || got.Ended != "" || got.Success() {
+			want.notIn != "" && strings.Contains(er.Traceback, want.notIn) || got.InterpreterEnd != "" || got.Success() {
 			t.Errorf("%q: %+v, error %+v", source, got, got.Error)
 		}
 	}
@@ -161,11 +161,11 @@ func (n speaker) ends(t *testing.T, set, lost, none string, all []end) {
 			t.Errorf("%+v", got)
 		}
 		got := n.run(t, end.source)
-		if got.Ended != end.why || got.stdout != "last" || strings.Contains(got.stderr, "debugger") || got.Success() || got.Error != nil || strings.Contains(end.source, "display") != (got.text() == "'shown'") {
+		if got.InterpreterEnd != end.why || got.stdout != "last" || strings.Contains(got.stderr, "debugger") || got.Success() || got.Error != nil || strings.Contains(end.source, "display") != (got.text() == "'shown'") {
 			t.Errorf("%q: %+v, error %+v", end.source, got, got.Error)
 		}
 		got = n.run(t, lost)
-		if !got.Success() || got.text()+got.stdout != none || !strings.HasSuffix(got.Restarted, end.why) || got.Run != 1 {
+		if !got.Success() || got.text()+got.stdout != none || !strings.HasSuffix(got.StateLost, end.why) || got.Run != 1 {
 			t.Errorf("after %q: %+v", end.source, got)
 		}
 	}
@@ -179,10 +179,10 @@ func (n speaker) memory(t *testing.T, e *env, set, take, lost, none string) spea
 	n.sb = e.sandbox(t, sandpit.Spec{Limits: sandpit.Limits{Memory: 160 << 20}})
 	n.run(t, set)
 	got := n.run(t, take)
-	if !strings.HasSuffix(got.Ended, "out of memory") || got.stdout != "last\n" || got.Success() {
+	if !strings.HasSuffix(got.InterpreterEnd, "out of memory") || got.stdout != "last\n" || got.Success() {
 		t.Errorf("%+v", got)
 	}
-	if got = n.run(t, lost); got.text()+got.stdout != none || !strings.HasSuffix(got.Restarted, "out of memory") {
+	if got = n.run(t, lost); got.text()+got.stdout != none || !strings.HasSuffix(got.StateLost, "out of memory") {
 		t.Errorf("after that: %+v", got)
 	}
 	return n
@@ -192,7 +192,7 @@ func (n speaker) memory(t *testing.T, e *env, set, take, lost, none string) spea
 func (n speaker) late(t *testing.T, source string) coded {
 	t.Helper()
 	got := runsIn(t, n.sb, sandpit.Code{Source: source, Timeout: 200 * time.Millisecond, Language: n.language})
-	if !got.TimedOut || got.Ended != "" || got.Success() {
+	if !got.TimedOut || got.InterpreterEnd != "" || got.Success() {
 		t.Errorf("%q: %+v, error %+v", source, got, got.Error)
 	}
 	return got
@@ -418,7 +418,7 @@ func testCodeExits(t *testing.T, e *env) {
 			name = "E"
 		}
 		switch er := got.Error; {
-		case got.stdout != "last\n" || got.stderr != "" || got.Ended != "" || got.Restarted != "":
+		case got.stdout != "last\n" || got.stderr != "" || got.InterpreterEnd != "" || got.StateLost != "":
 			t.Errorf("%q: %+v", source, got)
 		case value == "" && (er != nil || !got.Success()):
 			t.Errorf("%q: %+v, error %+v", source, got, er)
@@ -432,7 +432,7 @@ func testCodeExits(t *testing.T, e *env) {
 	}
 	runs(t, sb, "async def leave():\n  await asyncio.sleep(0.01)\n  sys.exit(8)\ntask = asyncio.get_event_loop().create_task(leave())")
 	eventually(t, "a task exits between runs", func() bool { return runs(t, sb, "task.done()").text() == "True" })
-	if got := runs(t, sb, "await asyncio.sleep(0.01)\nx"); got.text() != "1" || got.Restarted != "" {
+	if got := runs(t, sb, "await asyncio.sleep(0.01)\nx"); got.text() != "1" || got.StateLost != "" {
 		t.Errorf("after the exit of a task: %+v, error %+v", got, got.Error)
 	}
 	got := runs(t, sb, "pid = os.fork()\nif pid == 0: sys.exit(7)\nos.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if hasattr(os, 'waitstatus_to_exitcode') else 7")
@@ -595,7 +595,7 @@ func testCodeEnds(t *testing.T, e *env) {
 	if !got.Success() || got.stdout != "child\nparent\n" {
 		t.Errorf("fork: %+v", got)
 	}
-	if got := runs(t, sb, "pid > 0"); got.text() != "True" || got.Restarted != "" {
+	if got := runs(t, sb, "pid > 0"); got.text() != "True" || got.StateLost != "" {
 		t.Errorf("after fork: %+v", got)
 	}
 }
@@ -637,7 +637,7 @@ func testCodeLeft(t *testing.T, e *env) {
 		}()
 		_, err := sb.RunCode(ctx, sandpit.Code{Source: "print('begun', flush=True)\n" + source, Stdout: &out})
 		wantKind(t, err, context.Canceled)
-		if got := runs(t, sb, "x"); got.text() != "1" || got.Restarted != "" {
+		if got := runs(t, sb, "x"); got.text() != "1" || got.StateLost != "" {
 			t.Errorf("%q: after that x is %q: %+v", source, got.text(), got)
 		}
 	}
@@ -746,7 +746,7 @@ func testContexts(t *testing.T, e *env) {
 		t.Errorf("during the run there are %+v, %v", all, err)
 	}
 	must(t, sb.InterruptContext(guarded(t), "own"))
-	if got := <-ended; got.Error == nil || got.Error.Name != "KeyboardInterrupt" || strings.Contains(got.Error.Traceback, "on_interrupt") || !strings.Contains(got.Error.Traceback, "while True") || got.TimedOut || got.Ended != "" {
+	if got := <-ended; got.Error == nil || got.Error.Name != "KeyboardInterrupt" || strings.Contains(got.Error.Traceback, "on_interrupt") || !strings.Contains(got.Error.Traceback, "while True") || got.TimedOut || got.InterpreterEnd != "" {
 		t.Errorf("interrupted: %+v", got)
 	}
 	if got := own("x"); got.text() != "2" {
@@ -764,10 +764,10 @@ func testContexts(t *testing.T, e *env) {
 	}()
 	eventually(t, "the run has begun", func() bool { return strings.Contains(out.String(), "begun") })
 	must(t, sb.RestartContext(guarded(t), "own"))
-	if got := <-ended; got.Ended != "the context was restarted" {
+	if got := <-ended; got.InterpreterEnd != "the context was restarted" {
 		t.Errorf("restarted: %+v", got)
 	}
-	if got := own("import os\nos.getcwd(), os.environ['A'], 'x' in globals()"); got.text() != "('/tmp', 'b', False)" || got.Restarted != "" {
+	if got := own("import os\nos.getcwd(), os.environ['A'], 'x' in globals()"); got.text() != "('/tmp', 'b', False)" || got.StateLost != "" {
 		t.Errorf("after that: %+v, which says what was asked for", got)
 	}
 	must(t, sb.RemoveContext(guarded(t), "own"))
@@ -801,13 +801,13 @@ func testCodeChannel(t *testing.T, e *env) {
 	} {
 		must(t, sb.RestartContext(guarded(t), sandpit.Python))
 		got, err := runCode(guarded(t), sb, sandpit.Code{Source: source})
-		if err != nil || (got.Ended != "") != ended {
+		if err != nil || (got.InterpreterEnd != "") != ended {
 			t.Errorf("%q: %+v, error %+v, %v", source, got, got.Error, err)
 		}
-		if ended && got.Ended != "the interpreter was killed because the code wrote to the connection of its interpreter" {
-			t.Errorf("%q: it ended as %q", source, got.Ended)
+		if ended && got.InterpreterEnd != "the interpreter was killed because the code wrote to the connection of its interpreter" {
+			t.Errorf("%q: it ended as %q", source, got.InterpreterEnd)
 		}
-		if got := runs(t, sb, "6 * 7"); got.text() != "42" || (got.Restarted != "") != ended {
+		if got := runs(t, sb, "6 * 7"); got.text() != "42" || (got.StateLost != "") != ended {
 			t.Errorf("after %q: %+v, error %+v", source, got, got.Error)
 		}
 	}
@@ -869,11 +869,11 @@ func testCodeNoTime(t *testing.T, e *env) {
 	sb := coder(t, e)
 	runs(t, sb, "x = 1")
 	for range 20 {
-		if got := runsIn(t, sb, sandpit.Code{Source: "while True: pass", Timeout: time.Nanosecond}); !got.TimedOut || got.Success() || got.Ended != "" {
+		if got := runsIn(t, sb, sandpit.Code{Source: "while True: pass", Timeout: time.Nanosecond}); !got.TimedOut || got.Success() || got.InterpreterEnd != "" {
 			t.Fatalf("%+v, error %+v", got.CodeResult, got.Error)
 		}
 	}
-	if got := runs(t, sb, "x"); got.text() != "1" || got.Restarted != "" {
+	if got := runs(t, sb, "x"); got.text() != "1" || got.StateLost != "" {
 		t.Errorf("after that: %+v, error %+v", got, got.Error)
 	}
 }

@@ -723,7 +723,7 @@ func testFileAttributes(t *testing.T, e *env) {
 	}
 	put(t, sb, "/tmp/f", "old")
 	want := map[string]string{"e2b.a": "b", "ü": "\x00\xff=", "empty": ""}
-	if err := write("/tmp/f", sandpit.WriteOptions{Attrs: want}); errors.Is(err, sandpit.ErrUnsupported) {
+	if err := write("/tmp/f", sandpit.WriteOptions{Xattrs: want}); errors.Is(err, sandpit.ErrUnsupported) {
 		// A kernel whose tmpfs has none: the file is as it was, and the refusal names one.
 		if got := get(t, sb, "/tmp/f"); got != "old" || !strings.Contains(err.Error(), "user.") {
 			t.Errorf("the file is %q, %v", got, err)
@@ -736,26 +736,26 @@ func testFileAttributes(t *testing.T, e *env) {
 		t.Helper()
 		stat, err := files.Stat(ctx, path)
 		lstat, lerr := files.Lstat(ctx, path)
-		if !maps.Equal(stat.Attrs, want) || !maps.Equal(lstat.Attrs, want) || err != nil || lerr != nil {
-			t.Errorf("%s has %q, %v; and %q, %v; want %q", path, stat.Attrs, err, lstat.Attrs, lerr, want)
+		if !maps.Equal(stat.Xattrs, want) || !maps.Equal(lstat.Xattrs, want) || err != nil || lerr != nil {
+			t.Errorf("%s has %q, %v; and %q, %v; want %q", path, stat.Xattrs, err, lstat.Xattrs, lerr, want)
 		}
 	}
 	has("/tmp/f", want)
 	shell(t, sb, "ln -s f /tmp/l; mkfifo /tmp/p")
 	put(t, sb, "/tmp/none", "x")
 	for _, with := range []bool{false, true} {
-		list, _, err := files.Find(ctx, "/tmp", sandpit.FindQuery{Attrs: with})
+		list, _, err := files.Find(ctx, "/tmp", sandpit.FindQuery{Xattrs: with})
 		if err != nil || len(list) != 4 {
 			t.Fatalf("%+v, %v", list, err)
 		}
 		for _, i := range list {
-			if expected := with && i.Name == "f"; expected && !maps.Equal(i.Attrs, want) || !expected && i.Attrs != nil {
-				t.Errorf("asked %v: %s has %q", with, i.Name, i.Attrs)
+			if expected := with && i.Name == "f"; expected && !maps.Equal(i.Xattrs, want) || !expected && i.Xattrs != nil {
+				t.Errorf("asked %v: %s has %q", with, i.Name, i.Xattrs)
 			}
 		}
 	}
-	if i, err := files.Stat(ctx, "/tmp/l"); err != nil || !maps.Equal(i.Attrs, want) {
-		t.Errorf("through a link: %q, %v", i.Attrs, err)
+	if i, err := files.Stat(ctx, "/tmp/l"); err != nil || !maps.Equal(i.Xattrs, want) {
+		t.Errorf("through a link: %q, %v", i.Xattrs, err)
 	}
 
 	// What is refused changes nothing.
@@ -764,22 +764,22 @@ func testFileAttributes(t *testing.T, e *env) {
 		many[fmt.Sprint(i)] = ""
 	}
 	for name, opt := range map[string]sandpit.WriteOptions{
-		"too many":  {Attrs: many},
-		"too large": {Attrs: map[string]string{"x": strings.Repeat("v", 4096)}},
-		"no name":   {Attrs: map[string]string{"": "v"}},
-		"long name": {Attrs: map[string]string{strings.Repeat("n", 251): "v"}},
-		"=":         {Attrs: map[string]string{"a=b": "v"}},
-		"NUL":       {Attrs: map[string]string{"a\x00b": "v"}},
-		"append":    {Attrs: want, Append: true},
-		"in place":  {Attrs: want, InPlace: true},
+		"too many":  {Xattrs: many},
+		"too large": {Xattrs: map[string]string{"x": strings.Repeat("v", 4096)}},
+		"no name":   {Xattrs: map[string]string{"": "v"}},
+		"long name": {Xattrs: map[string]string{strings.Repeat("n", 251): "v"}},
+		"=":         {Xattrs: map[string]string{"a=b": "v"}},
+		"NUL":       {Xattrs: map[string]string{"a\x00b": "v"}},
+		"append":    {Xattrs: want, Append: true},
+		"in place":  {Xattrs: want, InPlace: true},
 	} {
 		if err := write("/tmp/f", opt); !errors.Is(err, sandpit.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := write("/tmp/f", sandpit.WriteOptions{Attrs: map[string]string{"overlay.opaque": "y"}}); err == nil {
+	if err := write("/tmp/f", sandpit.WriteOptions{Xattrs: map[string]string{"overlay.opaque": "y"}}); err == nil {
 		has("/tmp/f", map[string]string{"overlay.opaque": "y"})
-		must(t, write("/tmp/f", sandpit.WriteOptions{Attrs: want})) // tmpfs knows nothing of overlayfs
+		must(t, write("/tmp/f", sandpit.WriteOptions{Xattrs: want})) // tmpfs knows nothing of overlayfs
 	}
 	has("/tmp/f", want)
 
@@ -800,9 +800,9 @@ func testAttributesStay(t *testing.T, e *env) {
 	want := map[string]string{"k": "v", "empty": "", "bytes": "\x00\xff"}
 	shell(t, sb, "mkdir -p /tmp/d/sub")
 	for _, path := range []string{"/tmp/f", "/tmp/readonly", "/tmp/d/sub/f", "/tmp/old"} {
-		opt := sandpit.WriteOptions{Attrs: want, Mode: map[string]fs.FileMode{"/tmp/readonly": 0o444}[path]}
+		opt := sandpit.WriteOptions{Xattrs: want, Mode: map[string]fs.FileMode{"/tmp/readonly": 0o444}[path]}
 		if path == "/tmp/old" {
-			opt.Attrs = map[string]string{"k": "old", "other": "old"}
+			opt.Xattrs = map[string]string{"k": "old", "other": "old"}
 		}
 		if _, err := files.Write(ctx, path, strings.NewReader("old text"), opt); errors.Is(err, sandpit.ErrUnsupported) {
 			return // a kernel whose tmpfs has none
@@ -813,8 +813,8 @@ func testAttributesStay(t *testing.T, e *env) {
 	has := func(path, mode, content string) {
 		t.Helper()
 		info, err := files.Stat(ctx, path)
-		if err != nil || !maps.Equal(info.Attrs, want) || fmt.Sprintf("%o", info.Mode.Perm()) != mode {
-			t.Errorf("%s has mode %o and %q, %v; want %s and %q", path, info.Mode, info.Attrs, err, mode, want)
+		if err != nil || !maps.Equal(info.Xattrs, want) || fmt.Sprintf("%o", info.Mode.Perm()) != mode {
+			t.Errorf("%s has mode %o and %q, %v; want %s and %q", path, info.Mode, info.Xattrs, err, mode, want)
 		}
 		if got := get(t, sb, path); got != content {
 			t.Errorf("%s is %q, want %q", path, got, content)

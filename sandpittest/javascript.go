@@ -176,7 +176,7 @@ func testNodeUncaught(t *testing.T, e *env) {
 setTimeout(() => { throw new Error('in a timer') }, 1);
 Promise.reject(new Error('in a promise'));
 new (require('events'))().emit('error', new Error('of an emitter'))`)
-	if got.Error == nil || got.Error.Value != "of an emitter" || got.Ended != "" {
+	if got.Error == nil || got.Error.Value != "of an emitter" || got.InterpreterEnd != "" {
 		t.Errorf("%+v, error %+v", got, got.Error)
 	}
 	got = n.run(t, "setTimeout(() => { throw new Error('later') }, 1); Promise.reject(7); await new Promise(done => setTimeout(done, 20)); x")
@@ -222,10 +222,10 @@ func testNodeHeap(t *testing.T, e *env) {
 	run("var x = 1")
 	const why = "the interpreter was killed by signal 6 (aborted)"
 	got := run("process.stdout.write('last'); const all = []; while (true) all.push(new Array(1000).fill(0.5))")
-	if got.Ended != why || !strings.HasPrefix(got.stdout, "last") || !strings.Contains(got.stderr, "heap out of memory") || got.Success() {
+	if got.InterpreterEnd != why || !strings.HasPrefix(got.stdout, "last") || !strings.Contains(got.stderr, "heap out of memory") || got.Success() {
 		t.Errorf("%+v", got)
 	}
-	if got = run("'x' in globalThis"); got.text() != "false" || !strings.HasSuffix(got.Restarted, why) {
+	if got = run("'x' in globalThis"); got.text() != "false" || !strings.HasSuffix(got.StateLost, why) {
 		t.Errorf("after that: %+v", got)
 	}
 }
@@ -253,14 +253,14 @@ func testNodeTimeout(t *testing.T, e *env) {
 			t.Errorf("%q: %+v", source, got)
 		}
 	}
-	if got := n.run(t, "x"); got.text() != "1" || got.Restarted != "" {
+	if got := n.run(t, "x"); got.text() != "1" || got.StateLost != "" {
 		t.Errorf("after interrupts x is %q, %+v", got.text(), got)
 	}
 	var out written
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		got, err := n.sb.RunCode(guarded(t), sandpit.Code{Source: "console.log('begun'); while (true);", Language: n.language, Stdout: &out})
-		if err != nil || got.Error == nil || got.Error.Name != "Interrupted" || got.Ended != "" {
+		if err != nil || got.Error == nil || got.Error.Name != "Interrupted" || got.InterpreterEnd != "" {
 			t.Errorf("%+v, %v", got, err)
 		}
 	})
@@ -287,17 +287,17 @@ func testNodeChannel(t *testing.T, e *env) {
 	} {
 		must(t, n.sb.RestartContext(guarded(t), sandpit.JavaScript))
 		got, err := runCode(guarded(t), n.sb, sandpit.Code{Source: source, Language: n.language, Timeout: time.Minute})
-		if err != nil || (got.Ended != "") != ended {
+		if err != nil || (got.InterpreterEnd != "") != ended {
 			t.Errorf("%q: %+v, error %+v, %v", source, got, got.Error, err)
 		}
 		// What the code has broken can make a run fail.
-		if got := n.run(t, "6 * 7"); got.text() != "42" && got.Error == nil || got.Ended != "" || (got.Restarted != "") != ended {
+		if got := n.run(t, "6 * 7"); got.text() != "42" && got.Error == nil || got.InterpreterEnd != "" || (got.StateLost != "") != ended {
 			t.Errorf("after %q: %+v, error %+v", source, got, got.Error)
 		}
 	}
 	must(t, n.sb.RestartContext(guarded(t), sandpit.JavaScript))
 	n.run(t, "require('fs').closeSync(1); require('fs').closeSync(0)")
-	if got := n.run(t, "console.log(42); 1"); !got.Success() || got.text() != "1" || got.Restarted != "" {
+	if got := n.run(t, "console.log(42); 1"); !got.Success() || got.text() != "1" || got.StateLost != "" {
 		t.Errorf("after it has closed its output: %+v, error %+v", got, got.Error)
 	}
 }

@@ -57,7 +57,12 @@ func testProcesses(t *testing.T, e *env) {
 	after := clock(t, sb)
 	failing := start(t, sb, sandpit.Command{Script: "exit 3"})
 	failed := wait(t, failing)
-	term := start(t, sb, sandpit.Command{Argv: []string{"sleep", "1001"}, Terminal: normal, Background: true})
+	term := start(t, sb, sandpit.Command{Argv: []string{"sleep", "1001"}, Dir: "/tmp", Tag: "nightly é", Terminal: normal, Background: true})
+	for _, tag := range []string{"a\n", "\xff", strings.Repeat("x", sandpit.MaxTag+1)} {
+		if _, err := sb.Start(t.Context(), sandpit.Command{Argv: []string{"true"}, Tag: tag}); !errors.Is(err, sandpit.ErrInvalid) {
+			t.Errorf("the tag %q: %v", tag, err)
+		}
+	}
 	ids := []string{sleeper.ID(), failing.ID(), term.ID()}
 	if slices.Contains(ids, "") || ids[0] == ids[1] || ids[1] == ids[2] || ids[0] == ids[2] {
 		t.Fatalf("the ids are %q", ids)
@@ -80,7 +85,7 @@ func testProcesses(t *testing.T, e *env) {
 	if !slices.Equal(b.Argv, []string{"/bin/sh", "-c", "exit 3"}) || b.Background || b.Result == nil || *b.Result != failed {
 		t.Errorf("got %+v, which ended with %+v", b, failed)
 	}
-	if !c.Terminal || c.Result != nil {
+	if !c.Terminal || c.Result != nil || c.Dir != "/tmp" || c.Tag != "nightly é" || a.Dir != "" || a.Tag != "" {
 		t.Errorf("got %+v", c)
 	}
 	if a.User == "" {

@@ -28,6 +28,7 @@ var limitProperties = []property{
 	{"C5: inodes run out inside only", testInodes},
 	{"C1, C4, C5: a command that fails is told the limits that were hit, and no other one", testLimitsHit},
 	{"C6: open files are held", testNoFile},
+	{"resource limits hold in the command that has them", testRlimits},
 	{"no core file and no locked memory beyond the limits", testOtherLimits},
 	{"limits told are limits asked for", testLimitsTold},
 	{"a sandbox of the least limits works", testLeastLimits},
@@ -390,6 +391,49 @@ func testNoFile(t *testing.T, e *env) {
 	root := e.sandbox(t, sandpit.Spec{User: "root", Limits: sandpit.Limits{NoFile: 64}})
 	if out := run(t, root, sandpit.Command{Script: "ulimit -n 65"}); out.Success() {
 		t.Error("root can raise the limit")
+	}
+}
+
+func testRlimits(t *testing.T, e *env) {
+	for _, user := range []string{"", "root"} {
+		sb := e.sandbox(t, sandpit.Spec{User: user, Limits: sandpit.Limits{NoFile: 64}})
+		limits := []sandpit.Rlimit{
+			{Resource: "nofile", Soft: 20, Hard: 30},
+			{Resource: "cpu", Soft: 50, Hard: sandpit.RlimitUnlimited},
+			{Resource: "fsize", Soft: 512, Hard: 1024},
+			{Resource: "core"},
+			{Resource: "nice"},
+			{Resource: "stack", Soft: 1 << 20, Hard: 1 << 20},
+		}
+		for _, terminal := range []*sandpit.TerminalSize{nil, normal} {
+			got := command(t, sb, sandpit.Command{Script: "ulimit -n; ulimit -Hn; ulimit -t; ulimit -Ht; ulimit -c; ulimit -Hs", Rlimits: limits, Terminal: terminal})
+			if want := "20\n30\n50\nunlimited\n0\n1024"; strings.ReplaceAll(got, "\r", "") != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		}
+		if out := run(t, sb, sandpit.Command{Script: "ulimit -n 31", Rlimits: limits}); out.Success() {
+			t.Errorf("%q can raise a limit", user)
+		}
+		if out := run(t, sb, sandpit.Command{Script: "head -c 4096 /dev/zero > /tmp/large", Rlimits: limits}); out.Success() {
+			t.Error("a file is larger than fsize")
+		}
+		if got := shell(t, sb, "stat -c %s /tmp/large; head -c 4096 /dev/zero | wc -c; ulimit -n"); got != "512\n4096\n64" {
+			t.Errorf("the file, and what other commands can do: %q", got)
+		}
+		for text, limit := range map[string]sandpit.Rlimit{
+			"nofile is too high":   {Resource: "nofile", Soft: 1, Hard: 65},
+			"nice is too high":     {Resource: "nice", Hard: 40},
+			"rtprio is too high":   {Resource: "rtprio", Soft: 1, Hard: 1},
+			"core is too high":     {Resource: "core", Hard: sandpit.RlimitUnlimited},
+			"soft rlimit cpu":      {Resource: "cpu", Soft: 2, Hard: 1},
+			"cpu is out of range":  {Resource: "cpu", Hard: sandpit.RlimitUnlimited - 1},
+			`"NPROC" is not known`: {Resource: "NPROC"},
+		} {
+			_, err := sb.Start(t.Context(), sandpit.Command{Argv: []string{"true"}, Rlimits: []sandpit.Rlimit{limit}})
+			if !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(err.Error(), text) {
+				t.Errorf("%+v: got %v", limit, err)
+			}
+		}
 	}
 }
 

@@ -34,7 +34,7 @@ func testRState(t *testing.T, e *env) {
 		{"warning('careful'); invisible()", "", "Warning: careful\n"},
 	} {
 		got := n.run(t, step.source)
-		if !got.Success() || got.stdout != step.stdout || got.stderr != step.stderr || got.Run != i+1 || got.Context != sandpit.R || got.Restarted != "" || len(got.outputs) > 0 {
+		if !got.Success() || got.stdout != step.stdout || got.stderr != step.stderr || got.Run != i+1 || got.Context != sandpit.R || got.StateLost != "" || len(got.outputs) > 0 {
 			t.Errorf("%q: %+v, error %+v", step.source, got, got.Error)
 		}
 	}
@@ -88,7 +88,7 @@ func testRErrors(t *testing.T, e *env) {
 		"library(no.such.package)": {"packageNotFoundError", "no.such.package", ""},
 	} {
 		got := n.run(t, "cat('before\\n')\n"+source)
-		if er := got.Error; er == nil || er.Name != want.name || !strings.Contains(er.Value, want.value) || !strings.Contains(er.Traceback, want.trace) || got.Ended != "" ||
+		if er := got.Error; er == nil || er.Name != want.name || !strings.Contains(er.Value, want.value) || !strings.Contains(er.Traceback, want.trace) || got.InterpreterEnd != "" ||
 			strings.Contains(er.Traceback, "withVisible") || strings.Contains(er.Traceback, "sys.calls") {
 			t.Errorf("%q: %+v, error %+v", source, got, got.Error)
 		}
@@ -102,7 +102,7 @@ func testREnds(t *testing.T, e *env) {
 		{"cat('last'); tools::pskill(Sys.getpid(), 9)\nSys.sleep(1000)", "the interpreter was killed by signal 9 (killed)"},
 	})
 	got := n.run(t, "p <- parallel::mcparallel({ cat('child\\n'); 7 })\nparallel::mccollect(p)[[1]]")
-	if got.text() != "[1] 7" || !got.Success() || got.Restarted != "" {
+	if got.text() != "[1] 7" || !got.Success() || got.StateLost != "" {
 		t.Errorf("after a fork: %+v, error %+v", got, got.Error)
 	}
 }
@@ -118,7 +118,7 @@ func testRTimeout(t *testing.T, e *env) {
 		if got := n.late(t, source); got.Error == nil || got.Error.Name != "interrupt" {
 			t.Errorf("%q: %+v, error %+v", source, got, got.Error)
 		}
-		if got := n.run(t, "x"); got.text() != "[1] 1" || got.Restarted != "" {
+		if got := n.run(t, "x"); got.text() != "[1] 1" || got.StateLost != "" {
 			t.Errorf("after %q: %+v, error %+v", source, got, got.Error)
 		}
 	}
@@ -127,7 +127,7 @@ func testRTimeout(t *testing.T, e *env) {
 		t.Errorf("%+v", got)
 	}
 	got = runsIn(t, n.sb, sandpit.Code{Source: "suspendInterrupts(repeat 1)", Timeout: 300 * time.Millisecond, Language: n.language})
-	if !got.TimedOut || !strings.Contains(got.Ended, "it went on after it had been interrupted") {
+	if !got.TimedOut || !strings.Contains(got.InterpreterEnd, "it went on after it had been interrupted") {
 		t.Errorf("%+v", got)
 	}
 	n.run(t, "x <- 2")
@@ -156,7 +156,7 @@ func testROutputs(t *testing.T, e *env) {
 		if got := n.run(t, source); got.stdout != stdout || got.Error != nil {
 			t.Errorf("%q: %+v, error %+v", source, got, got.Error)
 		}
-		if got := n.run(t, "2"); got.Ended != "" && got.Error == nil {
+		if got := n.run(t, "2"); got.InterpreterEnd != "" && got.Error == nil {
 			t.Errorf("after %q: %+v, error %+v", source, got, got.Error)
 		}
 	}

@@ -146,7 +146,7 @@ func TestInterceptedLayouts(t *testing.T) {
 		},
 	} {
 		dir := filepath.Join(t.TempDir(), name)
-		copyProgram(t, dir, "openssl")
+		testkit.CopyProgram(t, dir, "openssl")
 		for _, d := range append(c.dirs, filepath.Dir(c.bundle), "etc/ssl", "etc/pki/tls") {
 			if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
 				t.Fatal(err)
@@ -184,39 +184,6 @@ func TestInterceptedLayouts(t *testing.T) {
 					t.Errorf("%s, %s, port %s: %v\n%s", name, look, port, err, out)
 				}
 			}
-		}
-	}
-}
-
-// copyProgram copies a program of this machine, and the libraries that it needs, into the root of
-// an image.
-func copyProgram(t *testing.T, root, program string) {
-	t.Helper()
-	at, err := exec.LookPath(program)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := exec.Command("ldd", at).Output()
-	testkit.Need(t, "a program with shared libraries", err)
-	files := []string{at}
-	for _, word := range strings.Fields(string(out)) {
-		if filepath.IsAbs(word) {
-			files = append(files, word)
-		}
-	}
-	for _, name := range files {
-		data, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if name == at {
-			name = "/usr/bin/" + program
-		}
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(root, name), data, 0o755); err != nil {
-			t.Fatal(err)
 		}
 	}
 }

@@ -379,9 +379,9 @@ func TestRefusalsOfASandboxAreNotOurs(t *testing.T) {
 	for _, status := range []string{"401", "403", "421", "429"} {
 		s.do(ask{method: "GET", path: "/" + status, header: map[string]string{"X-Sandpit-Sandbox": sb.ID, "X-Sandpit-Port": "8080"}}).Body.Close()
 	}
-	s.refused(403, "permission", ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/files/chmod?path=/proc/version&mode=0777"})
-	eventually(t, "all have ended", func() bool { return s.ended("proxy") == 4 && s.ended("changeMode") == 1 })
-	for _, e := range append(s.ends("proxy"), s.ends("changeMode")...) {
+	s.refused(403, "permission", ask{method: "PATCH", path: "/v1/sandboxes/" + sb.ID + "/files?path=/proc/version&mode=0777"})
+	eventually(t, "all have ended", func() bool { return s.ended("proxy") == 4 && s.ended("changeFile") == 1 })
+	for _, e := range append(s.ends("proxy"), s.ends("changeFile")...) {
 		if !e.Allowed || e.Rule != "" || e.Status < 400 {
 			t.Errorf("%+v", e)
 		}

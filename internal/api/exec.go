@@ -245,5 +245,5 @@ func describeProcess(p sandpit.Process, cmd sandpit.Command, began time.Time) v1
 		argv = []string{"/bin/sh", "-c", cmd.Script}
 	}
 	argv, cut := cmdline.Clip(argv)
-	return v1.FromProcess(sandpit.ProcessInfo{ID: p.ID(), PID: p.PID(), Argv: argv, ArgvCut: cut, User: user, Background: cmd.Background, Terminal: cmd.Terminal != nil, Stdin: cmd.Stdin || cmd.Terminal != nil, StartedAt: began, Timeout: max(cmd.Timeout, 0)})
+	return v1.FromProcess(sandpit.ProcessInfo{ID: p.ID(), PID: p.PID(), Argv: argv, ArgvCut: cut, User: user, Dir: cmd.Dir, Tag: cmd.Tag, Background: cmd.Background, Terminal: cmd.Terminal != nil, Stdin: cmd.Stdin || cmd.Terminal != nil, StartedAt: began, Timeout: max(cmd.Timeout, 0)})
 }

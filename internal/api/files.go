@@ -29,12 +29,12 @@ func fileRoutes() []Route {
 		{Method: http.MethodGet, Path: files, ID: "readFile", Tag: tag, Summary: "Read a file", Text: "Supports a single byte range. The header X-Sandpit-Mode has the permission bits. HEAD returns the same status and headers without reading the file.", Query: []Param{path("")}, Headers: []Param{{Name: "Range", Type: "string", Doc: "bytes=FROM-TO"}}, Status: http.StatusOK, Other: []string{octets}, Guarded: true, Also: []int{http.StatusPartialContent}, Fails: []string{errcode.InvalidRange}, handle: readFile},
 		{
 			Method: http.MethodPut, Path: files, ID: "writeFile", Tag: tag, Summary: "Write a file", Text: "The file is replaced atomically, unless the content is appended or has an offset. To repeat a request that appends is safe with an Idempotency-Key only.",
-			Query: []Param{path(""), mode, flag("append", "Append to the file"), {Name: "offset", Type: "integer", Doc: "Write into the file from this byte on; the rest of it remains"}, {Name: "attribute", Type: "string", Many: true, Doc: "NAME=VALUE: an extended attribute user.NAME of the new file; a file that is replaced loses those that it had"}, flag("parents", "Create missing parent directories")}, Raw: octets, Status: http.StatusOK, Out: v1.Written{}, Guarded: true, Appends: true, handle: asJSON(writeFile),
+			Query: []Param{path(""), mode, flag("append", "Append to the file"), {Name: "offset", Type: "integer", Doc: "Write into the file from this byte on; the rest of it remains"}, {Name: "xattr", Type: "string", Many: true, Doc: "NAME=VALUE: an extended attribute user.NAME of the new file; a file that is replaced loses those that it had"}, flag("parents", "Create missing parent directories")}, Raw: octets, Status: http.StatusOK, Out: v1.Written{}, Guarded: true, Appends: true, handle: asJSON(writeFile),
 		},
 		{Method: http.MethodDelete, Path: files, ID: "removeFile", Tag: tag, Summary: "Remove a file or directory", Query: []Param{path(""), recursive}, Status: http.StatusNoContent, Guarded: true, handle: only(removeFile)},
 		{Method: http.MethodGet, Path: files + "/stat", ID: "statFile", Tag: tag, Summary: "Describe a file", Query: []Param{path(""), {Name: "follow", Type: "boolean", Doc: "false: describe a symbolic link itself"}}, Status: http.StatusOK, Out: v1.FileInfo{}, handle: asJSON(statFile)},
 		{Method: http.MethodGet, Path: files + "/list", ID: "listFiles", Tag: tag, Summary: "List a directory, sorted by name", Query: pageParams(path("")), Status: http.StatusOK, Out: v1.FileList{}, handle: asJSON(listFiles)},
-		{Method: http.MethodGet, Path: files + "/find", ID: "findFiles", Tag: tag, Summary: "List all files below a directory", Query: pageParams(path(""), Param{Name: "glob", Type: "string", Doc: "Pattern for the relative path; ** spans directories"}, Param{Name: "depth", Type: "integer", Doc: "Maximum number of levels; default unlimited"}, flag("attributes", "Return extended attributes")), Status: http.StatusOK, Out: v1.FileList{}, handle: asJSON(findFiles)},
+		{Method: http.MethodGet, Path: files + "/find", ID: "findFiles", Tag: tag, Summary: "List all files below a directory", Query: pageParams(path(""), Param{Name: "glob", Type: "string", Doc: "Pattern for the relative path; ** spans directories"}, Param{Name: "depth", Type: "integer", Doc: "Maximum number of levels; default unlimited"}, flag("xattrs", "Return extended attributes")), Status: http.StatusOK, Out: v1.FileList{}, handle: asJSON(findFiles)},
 		{Method: http.MethodPost, Path: files + "/grep", ID: "grepFiles", IgnoresIdempotency: true, Tag: tag, Summary: "Search the files below a directory", Query: []Param{path("")}, In: v1.Grep{}, Status: http.StatusOK, Out: v1.GrepResult{}, Guarded: true, handle: fromJSON(grepFiles)},
 		{Method: http.MethodPost, Path: files + "/edit", ID: "editFile", Tag: tag, Summary: "Replace exact text in a file", Query: []Param{path("")}, In: v1.FileEdits{}, Status: http.StatusNoContent, Guarded: true, handle: fromJSONOnly(editFile)},
 		{Method: http.MethodPost, Path: files + "/mkdir", ID: "makeDirectory", Tag: tag, Summary: "Create a directory", Query: []Param{path(""), mode, flag("parents", "Create missing parents; an existing directory is not an error")}, Status: http.StatusNoContent, Guarded: true, handle: only(makeDirectory)},
@@ -42,9 +42,8 @@ func fileRoutes() []Route {
 		{Method: http.MethodPost, Path: files + "/copy", ID: "copyFile", Tag: tag, Summary: "Copy a file", Query: []Param{from, to, recursive}, Status: http.StatusNoContent, Guarded: true, selfAudited: true, handle: only(copyFile)},
 		{Method: http.MethodPost, Path: files + "/symlink", ID: "linkFile", Tag: tag, Summary: "Create a symbolic link", Query: []Param{path(""), {Name: "target", Type: "string", Required: true}}, Status: http.StatusNoContent, Guarded: true, handle: only(linkFile)},
 		{Method: http.MethodGet, Path: files + "/readlink", ID: "readLink", Tag: tag, Summary: "Read the target of a symbolic link", Query: []Param{path("")}, Status: http.StatusOK, Out: v1.Link{}, handle: asJSON(readLink)},
-		{Method: http.MethodPost, Path: files + "/chmod", ID: "changeMode", Tag: tag, Summary: "Change permission bits", Query: []Param{path(""), {Name: "mode", Type: "string", Required: true, Doc: "In octal"}}, Status: http.StatusNoContent, Guarded: true, handle: only(changeMode)},
 		{
-			Method: http.MethodPost, Path: files + "/attributes", ID: "changeAttributes", Tag: tag, Summary: "Change attributes of a file", Text: "They are changed in the order of the parameters. If one fails, those before it remain changed.",
+			Method: http.MethodPatch, Path: files, ID: "changeFile", Tag: tag, Summary: "Change size, owner, permission bits or times of a file", Text: "They are changed in the order of the parameters. If one fails, those before it remain changed.",
 			Query: []Param{
 				path(""),
 				{Name: "follow", Type: "boolean", Doc: "false: change a symbolic link itself"},
@@ -55,7 +54,7 @@ func fileRoutes() []Route {
 				{Name: "mod_time", Type: "string", Doc: "In RFC 3339 format"},
 				{Name: "access_time", Type: "string", Doc: "In RFC 3339 format"},
 			},
-			Status: http.StatusNoContent, Guarded: true, handle: only(changeAttributes),
+			Status: http.StatusNoContent, Guarded: true, handle: only(changeFile),
 		},
 		{Method: http.MethodGet, Path: files + "/watch", ID: "watchFiles", Ticket: true, Tag: tag, Summary: "Watch a directory for changes", Text: "The first event is ready; all changes after it are reported. An overflow event means that some were lost.", Query: []Param{path(""), flag("recursive", "Also watch directories below it")}, Status: http.StatusOK, Other: []string{stream.Events}, Feed: fileFeed(), handle: watchFiles},
 	}
@@ -156,7 +155,7 @@ func listFiles(c *call) (v1.FileList, error) {
 func findFiles(c *call) (v1.FileList, error) {
 	q := c.query()
 	p := q.filePage()
-	find := sandpit.FindQuery{Glob: q.text("glob"), Depth: int(q.number("depth", 1<<20)), After: p.after, Limit: p.limit, Attrs: q.flag("attributes", false)}
+	find := sandpit.FindQuery{Glob: q.text("glob"), Depth: int(q.number("depth", 1<<20)), After: p.after, Limit: p.limit, Xattrs: q.flag("xattrs", false)}
 	if q.err != nil {
 		return v1.FileList{}, q.err
 	}
@@ -254,17 +253,7 @@ func readLink(c *call) (v1.Link, error) {
 	return out, err
 }
 
-func changeMode(c *call) error {
-	return c.onFiles(func(q *query, files sandpit.Files) error {
-		mode := q.mode("mode", 0)
-		if q.err != nil {
-			return q.err
-		}
-		return files.Chmod(c.Ctx, q.text("path"), mode)
-	})
-}
-
-func changeAttributes(c *call) error {
+func changeFile(c *call) error {
 	return c.onFiles(func(q *query, files sandpit.Files) error {
 		a := sandpit.FileAttr{NoFollow: !q.flag("follow", true), ModTime: q.time("mod_time"), AccessTime: q.time("access_time")}
 		if q.values.Has("size") {
@@ -277,6 +266,9 @@ func changeAttributes(c *call) error {
 			a.GID = new(uint32(q.number("gid", math.MaxUint32)))
 		}
 		if q.values.Has("mode") {
+			if q.text("mode") == "" {
+				q.fail("mode", "must be an octal mode")
+			}
 			a.Mode = new(q.mode("mode", 0))
 		}
 		if q.err != nil {
@@ -293,15 +285,15 @@ func writeFile(c *call) (v1.Written, error) {
 	}
 	err := c.onFiles(func(q *query, files sandpit.Files) error {
 		opt := sandpit.WriteOptions{Mode: q.mode("mode", 0), Append: q.flag("append", false), Parents: q.flag("parents", false), InPlace: q.values.Has("offset"), Offset: int64(q.number("offset", math.MaxInt64))}
-		for _, text := range q.values["attribute"] {
+		for _, text := range q.values["xattr"] {
 			name, value, ok := strings.Cut(text, "=")
 			if !ok || name == "" {
-				q.fail("attribute", "must be NAME=VALUE")
+				q.fail("xattr", "must be NAME=VALUE")
 			}
-			if opt.Attrs == nil {
-				opt.Attrs = map[string]string{}
+			if opt.Xattrs == nil {
+				opt.Xattrs = map[string]string{}
 			}
-			opt.Attrs[name] = value
+			opt.Xattrs[name] = value
 		}
 		if q.err != nil {
 			return q.err

@@ -71,7 +71,7 @@ func TestFiles(t *testing.T) {
 		t.Errorf("a file without a length: %d %s", status, body)
 	}
 	s.want(200, nil, ask{method: "PUT", path: at("", "/tmp/closed"), body: "x"})
-	s.want(204, nil, ask{method: "POST", path: at("/chmod", "/tmp/closed", "mode=0")})
+	s.want(204, nil, ask{method: "PATCH", path: at("", "/tmp/closed", "mode=0")})
 	s.want(204, nil, ask{method: "POST", path: at("/mkdir", "/tmp/d/e", "mode=0711")})
 	s.want(204, nil, ask{method: "POST", path: at("/symlink", "/tmp/d/l", "target=a%20b")})
 	var link v1.Link
@@ -80,7 +80,7 @@ func TestFiles(t *testing.T) {
 	if link.Target != "a b" || info.Type != "symlink" {
 		t.Errorf("%+v %+v", link, info)
 	}
-	s.want(204, nil, ask{method: "POST", path: at("/chmod", "/tmp/d/e", "mode=1777")})
+	s.want(204, nil, ask{method: "PATCH", path: at("", "/tmp/d/e", "mode=1777")})
 	s.want(204, nil, ask{method: "POST", path: base + "/rename?from=/tmp/d/e&to=/tmp/d/f"})
 	s.want(204, nil, ask{method: "POST", path: base + "/copy?from=/tmp/d/a%20b&to=/tmp/d/c"})
 	s.want(204, nil, ask{method: "POST", path: at("/edit", "/tmp/d/c"), body: v1.FileEdits{Edits: []sandpit.Edit{{Old: "345", New: "needle"}}}})
@@ -115,8 +115,8 @@ func TestFiles(t *testing.T) {
 		{409, "file_exists", ask{method: "POST", path: at("/mkdir", "/tmp/d")}},
 		{400, "not_directory", ask{method: "GET", path: at("/list", "/tmp/d/c")}},
 		{403, "permission", ask{method: "GET", path: at("", "/tmp/closed")}},
-		{400, "invalid", ask{method: "POST", path: at("/chmod", "/tmp/d", "mode=9")}},
-		{400, "invalid", ask{method: "POST", path: at("/chmod", "/tmp/d", "mode=")}},
+		{400, "invalid", ask{method: "PATCH", path: at("", "/tmp/d", "mode=9")}},
+		{400, "invalid", ask{method: "PATCH", path: at("", "/tmp/d", "mode=")}},
 		{400, "invalid", ask{method: "GET", path: at("/list", "")}},
 		{400, "invalid", ask{method: "GET", path: at("/list", "/tmp/d", "after=!")}},
 		{400, "invalid", ask{method: "POST", path: at("/edit", "/tmp/d/c"), body: v1.FileEdits{Edits: []sandpit.Edit{{Old: "none"}}}}},
@@ -403,7 +403,7 @@ func TestHeadOfFile(t *testing.T) {
 	at := func(path string) string { return "/v1/sandboxes/" + sb.ID + "/files?path=" + path }
 	s.want(200, nil, ask{method: "PUT", path: at("/tmp/a") + "&mode=0640", body: "0123456789"})
 	s.want(200, nil, ask{method: "PUT", path: at("/tmp/closed") + "&mode=0", body: "x"})
-	s.want(204, nil, ask{method: "POST", path: "/v1/sandboxes/" + sb.ID + "/files/chmod?path=/tmp/closed&mode=0"})
+	s.want(204, nil, ask{method: "PATCH", path: "/v1/sandboxes/" + sb.ID + "/files?path=/tmp/closed&mode=0"})
 	for _, c := range []struct {
 		path, span string
 		status     int

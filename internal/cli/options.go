@@ -29,6 +29,7 @@ type Options struct {
 	memory, disk, output               scalar[int64]
 	pids, files, nofile                scalar[int64]
 	cpus                               scalar[float64]
+	ulimit                             list[sandpit.Rlimit]
 	mount                              list[sandpit.Mount]
 	tmpfs                              list[sandpit.Tmpfs]
 	write                              list[string]
@@ -77,6 +78,7 @@ func NewOptions(lookup notation.Lookup) *Options {
 	o.timeout = scalar[time.Duration]{parse: notation.ParseDuration, shown: "DURATION"}
 	o.memory, o.disk, o.output = size(), size(), size()
 	o.pids, o.files, o.nofile = count(), count(), count()
+	o.ulimit = list[sandpit.Rlimit]{parse: notation.ParseRlimit, shown: "NAME=SOFT[:HARD]"}
 	o.cpus = scalar[float64]{parse: notation.ParseCPUs, shown: "N"}
 	o.mount = list[sandpit.Mount]{parse: notation.ParseMount, shown: "SRC:DST[:ro[,nosockets]]"}
 	o.tmpfs = list[sandpit.Tmpfs]{parse: notation.ParseTmpfs, shown: "PATH[:SIZE]"}
@@ -207,6 +209,7 @@ func (o *Options) Sections() []Section {
 			{"disk", "", &o.disk, "bytes written to the sandbox's own files (default 1g, or most of the memory if that is less)", false},
 			{"files", "", &o.files, "files and directories created in the sandbox (default 262144)", false},
 			{"nofile", "", &o.nofile, "open files per process (default 4096)", false},
+			{"ulimit", "", &o.ulimit, "a resource limit of CMD, as ulimit in a shell sets it: cpu=60, fsize=1000000, nproc=10:20, stack=unlimited; bytes and seconds", true},
 			{"output-limit", "", &o.output, "output of CMD; the rest is counted and dropped (default 1g; 16m with --json)", false},
 		}},
 		{"Files", []Entry{
@@ -259,7 +262,7 @@ func (o *Options) boundFlags() (flags []Entry) {
 // ExecFlags returns the flags of sandpit exec: those of run that concern a command, and one
 // of its own.
 func (o *Options) ExecFlags() []Section {
-	names := [...]string{"env", "env-file", "workdir", "user", "timeout", "output-limit", "nofile", "interactive", "tty", "json", "quiet"}
+	names := [...]string{"env", "env-file", "workdir", "user", "timeout", "output-limit", "nofile", "ulimit", "interactive", "tty", "json", "quiet"}
 	flags := make([]Entry, 0, len(names)+1)
 	for _, name := range names {
 		e := o.Flag(name)

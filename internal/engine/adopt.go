@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -652,11 +653,11 @@ func (s *Sandbox) findAgain(ctx context.Context, p client.ProcessInfo) error {
 	h := s.newBroadcaster(keptOutput)
 	h.oomKills, h.refused = s.oomSeen.Load(), s.refusedSeen.Load()
 	argv, cut := cmdline.Clip(p.Command)
-	h.charged = h.cost(argv, p.Stdin)
+	h.charged = h.cost(argv, len(p.Dir)+len(p.Tag), p.Stdin)
 	s.memory.Add(h.charged)
 	h.ref, h.told, h.before = p.Ref, p.Announced, p.Position
 	h.info = sandpit.ProcessInfo{
-		ID: processID(p.Ref), PID: p.PID, Argv: argv, ArgvCut: cut || p.Cut, User: p.User,
+		ID: processID(p.Ref), PID: p.PID, Argv: argv, ArgvCut: cut || p.Cut, User: p.User, Dir: strings.Clone(p.Dir), Tag: strings.Clone(p.Tag),
 		Background: true, StartedAt: p.Started, Terminal: p.Terminal,
 	}
 	h.log, h.marks = s.logs.Process(h.info.ID, p.PID), interpreter.NewUnmarked(argv)

@@ -242,9 +242,15 @@ func TestCommandLinesAfterARestart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if _, err := sb.Start(t.Context(), sandpit.Command{Argv: shell, Dir: "/tmp", Tag: "né", Background: true}); err != nil {
+		t.Fatal(err)
+	}
 	before, err := sb.Processes(t.Context())
 	if err != nil {
 		t.Fatal(err)
+	}
+	if last := before[len(before)-1]; last.Dir != "/tmp" || last.Tag != "né" {
+		t.Errorf("got %+v", last)
 	}
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
@@ -263,6 +269,8 @@ func TestCommandLinesAfterARestart(t *testing.T) {
 	for i, p := range before {
 		if q := after[i]; p.User == "" || q.User != p.User {
 			t.Errorf("process %d had the user %q, and has %q", i, p.User, q.User)
+		} else if q.Dir != p.Dir || q.Tag != p.Tag {
+			t.Errorf("process %d had the directory %q and tag %q, and has %q and %q", i, p.Dir, p.Tag, q.Dir, q.Tag)
 		} else if !slices.Equal(p.Argv, q.Argv) || p.ArgvCut != q.ArgvCut {
 			t.Errorf("process %d had %d bytes (cut: %v), and has %d (cut: %v)", i, len(strings.Join(p.Argv, "")), p.ArgvCut, len(strings.Join(q.Argv, "")), q.ArgvCut)
 		}

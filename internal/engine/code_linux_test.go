@@ -34,15 +34,15 @@ func TestStubbornInterpretersAreKilled(t *testing.T) {
 			var out bytes.Buffer
 			c.Context, c.Stdout = strings.ReplaceAll(name, " ", "-"), &out
 			got, err := sb.RunCode(t.Context(), c.Code)
-			if err != nil || out.String() != "begun" || !strings.Contains(got.Ended, c.why) || (got.Ended == "") != (c.why == "") && c.Timeout == 0 {
+			if err != nil || out.String() != "begun" || !strings.Contains(got.InterpreterEnd, c.why) || (got.InterpreterEnd == "") != (c.why == "") && c.Timeout == 0 {
 				t.Errorf("%q, %+v, %v", out.String(), got, err)
 			}
 			for range 2 { // of an interpreter whose socket is gone the next run may say so
-				if got, err = sb.RunCode(t.Context(), sandpit.Code{Source: "print(6 * 7)", Context: c.Context, Stdout: &out}); err == nil && got.Ended == "" {
+				if got, err = sb.RunCode(t.Context(), sandpit.Code{Source: "print(6 * 7)", Context: c.Context, Stdout: &out}); err == nil && got.InterpreterEnd == "" {
 					break
 				}
 			}
-			if err != nil || !got.Success() || !strings.HasSuffix(out.String(), "42\n") || got.Restarted == "" {
+			if err != nil || !got.Success() || !strings.HasSuffix(out.String(), "42\n") || got.StateLost == "" {
 				t.Errorf("the next run: %q, %+v, %v", out.String(), got, err)
 			}
 		})
@@ -75,7 +75,7 @@ func TestOutputsPanic(t *testing.T) {
 	if !errors.As(err, &hidden) || !strings.Contains(hidden.Detail(), "on purpose\n") || strings.Contains(err.Error(), "on purpose") {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if got, err = sb.RunCode(t.Context(), sandpit.Code{Source: "x = 1"}); err != nil || !got.Success() || got.Restarted == "" {
+	if got, err = sb.RunCode(t.Context(), sandpit.Code{Source: "x = 1"}); err != nil || !got.Success() || got.StateLost == "" {
 		t.Errorf("the next run: %+v, %v", got, err)
 	}
 }
@@ -192,7 +192,7 @@ func TestContextsOutliveTheEngine(t *testing.T) {
 	if err := sb.RestartContext(t.Context(), "own"); err != nil {
 		t.Fatal(err)
 	}
-	if got, _ := run("import os\nos.getcwd(), os.environ['A']"); text != "('/tmp', 'b')" || got.Restarted != "" {
+	if got, _ := run("import os\nos.getcwd(), os.environ['A']"); text != "('/tmp', 'b')" || got.StateLost != "" {
 		t.Errorf("after another restart it has %s: %+v", text, got)
 	}
 	if err := sb.Remove(t.Context()); err != nil {

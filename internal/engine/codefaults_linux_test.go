@@ -80,10 +80,10 @@ s = channel()
 			}
 			text := ""
 			got, err := sb.RunCode(t.Context(), sandpit.Code{Source: find + c.source + "\n'last'", Context: id, Output: func(o sandpit.CodeOutput) { text = o.Text }})
-			if err != nil || !strings.Contains(got.Ended, c.ended) || (got.Ended == "") != (c.ended == "") || got.Truncated != c.truncated {
+			if err != nil || !strings.Contains(got.InterpreterEnd, c.ended) || (got.InterpreterEnd == "") != (c.ended == "") || got.Truncated != c.truncated {
 				t.Errorf("%+v, %v", got, err)
 			}
-			if got.Ended == "" && (got.Run != 1 || !got.Success() || text != "'last'" && name != "many outputs") {
+			if got.InterpreterEnd == "" && (got.Run != 1 || !got.Success() || text != "'last'" && name != "many outputs") {
 				t.Errorf("%+v with %.100q", got, text)
 			}
 			if err := sb.RemoveContext(t.Context(), id); err != nil {
@@ -142,7 +142,7 @@ func TestRemovedContextsAndLongQueues(t *testing.T) {
 	if err := sb.RemoveContext(t.Context(), sandpit.Python); err != nil {
 		t.Fatal(err)
 	}
-	if got := <-ended; got.Ended != "the context was removed" {
+	if got := <-ended; got.InterpreterEnd != "the context was removed" {
 		t.Errorf("%+v", got)
 	}
 	for range sandpit.MaxCodeRuns {
@@ -198,7 +198,7 @@ func TestCodeInStoppedSandboxes(t *testing.T) {
 	if err := sb.Stop(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
-	if got := <-ended; got.err == nil && got.Ended == "" {
+	if got := <-ended; got.err == nil && got.InterpreterEnd == "" {
 		t.Errorf("a run in a sandbox that is stopped ends with %+v", got)
 	}
 	if _, err := sb.RunCode(t.Context(), sandpit.Code{Source: "x"}); !errors.Is(err, sandpit.ErrState) {
@@ -208,12 +208,12 @@ func TestCodeInStoppedSandboxes(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, text, _ := value(t, sb, "'x' in globals()")
-	if text != "False" || got.Restarted == "" {
+	if text != "False" || got.StateLost == "" {
 		t.Errorf("after a start: %+v, %s", got, text)
 	}
 	text = ""
 	got, err := sb.RunCode(t.Context(), sandpit.Code{Source: "import os\nos.getcwd(), os.environ['A']", Context: "own", Output: func(o sandpit.CodeOutput) { text = o.Text }})
-	if err != nil || text != "('/usr', 'b')" || got.Restarted == "" {
+	if err != nil || text != "('/usr', 'b')" || got.StateLost == "" {
 		t.Errorf("after a start: %+v, %s, %v", got, text, err)
 	}
 }

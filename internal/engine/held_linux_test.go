@@ -60,7 +60,7 @@ func evaluate(t *testing.T, sb sandpit.Sandbox, source string) string {
 	t.Helper()
 	var texts []string
 	res, err := sb.(sandpit.Coder).RunCode(t.Context(), sandpit.Code{Source: source, Output: func(o sandpit.CodeOutput) { texts = append(texts, o.Text) }})
-	if err != nil || res.Error != nil || res.Restarted != "" {
+	if err != nil || res.Error != nil || res.StateLost != "" {
 		t.Fatalf("running %q: %+v, %v", source, res, err)
 	}
 	return strings.Join(texts, "\n")
@@ -165,7 +165,7 @@ func TestHeldJavaScript(t *testing.T) {
 		}
 		res, err := sb.(sandpit.Coder).RunCode(t.Context(), sandpit.Code{Source: source, Language: language})
 		without := language == sandpit.TypeScript && res.Error != nil && strings.Contains(res.Error.Value, "can't run TypeScript") // an old node
-		if err != nil || res.Error != nil && !without || res.Restarted != "" {
+		if err != nil || res.Error != nil && !without || res.StateLost != "" {
 			t.Fatalf("%+v, %+v, %v", res, res.Error, err)
 		}
 		if got := evaluate(t, sb, "'wave' in __import__('sys').modules"); got != "False" {
@@ -653,10 +653,10 @@ func TestHeldForksEnd(t *testing.T) {
 	if _, text := run(warm); text != "True" {
 		t.Errorf("it is not forked: %s", text)
 	}
-	if res, _ := run("import os, signal; os.kill(os.getppid(), signal.SIGKILL)\nwhile True: pass"); !strings.Contains(res.Ended, "signal 9") {
+	if res, _ := run("import os, signal; os.kill(os.getppid(), signal.SIGKILL)\nwhile True: pass"); !strings.Contains(res.InterpreterEnd, "signal 9") {
 		t.Errorf("a context whose helper is killed: %+v", res)
 	}
-	if res, text := run(warm); text != "True" || res.Restarted == "" {
+	if res, text := run(warm); text != "True" || res.StateLost == "" {
 		t.Errorf("after that: %s, %+v", text, res)
 	}
 	if out, _ := shell(t, sb, "pgrep -fc '[s]andpit-zygote'"); out != "3\n" { // with the context and its helper

@@ -102,12 +102,12 @@ func TestBashBeyondTheOutputLimit(t *testing.T) {
 	for range 2 {
 		var out bytes.Buffer
 		got, err := sb.RunCode(t.Context(), sandpit.Code{Source: "head -c 20000 /dev/zero; sleep 1000", Language: sandpit.Bash, Stdout: &out})
-		if err != nil || !strings.Contains(got.Ended, "its output has reached its limit") || !got.Truncated || out.Len() < 9000 || out.Len() > 10_000 {
+		if err != nil || !strings.Contains(got.InterpreterEnd, "its output has reached its limit") || !got.Truncated || out.Len() < 9000 || out.Len() > 10_000 {
 			t.Errorf("%d bytes came, %+v, %v", out.Len(), got, err)
 		}
 		out.Reset()
 		got, err = sb.RunCode(t.Context(), sandpit.Code{Source: "echo 42", Language: sandpit.Bash, Stdout: &out})
-		if err != nil || !got.Success() || out.String() != "42\n" || got.Restarted == "" {
+		if err != nil || !got.Success() || out.String() != "42\n" || got.StateLost == "" {
 			t.Errorf("the next run: %q, %+v, %v", out.String(), got, err)
 		}
 	}

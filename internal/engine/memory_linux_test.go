@@ -327,7 +327,7 @@ func TestFoundContextsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := sb.RunCode(t.Context(), sandpit.Code{Source: "1", Context: "second"})
-	if err != nil || got.Ended == "" { // it is admitted, and does not answer
+	if err != nil || got.InterpreterEnd == "" { // it is admitted, and does not answer
 		t.Errorf("a run in a context that is the oldest now: %+v, %v", got, err)
 	}
 	if err := sb.Remove(t.Context()); err != nil {

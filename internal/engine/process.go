@@ -106,7 +106,8 @@ func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command, o interpreter.
 	}
 	h := s.newBroadcaster(keep)
 	argv, cut := cmdline.Clip(argvOf(cmd))
-	if err := h.charge(argv, cmd.Stdin || cmd.Terminal != nil); err != nil {
+	dir := strings.Clone(cmd.Dir[:min(len(cmd.Dir), maxDir)])
+	if err := h.charge(argv, len(dir)+len(cmd.Tag), cmd.Stdin || cmd.Terminal != nil); err != nil {
 		return nil, nil, err
 	}
 	stdout, stderr := &source{h: h, stream: stdoutStream}, &source{h: h, stream: stderrStream}
@@ -135,7 +136,7 @@ func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command, o interpreter.
 	}
 	h.process, h.oomKills, h.refused = guest, before, refused
 	h.info = sandpit.ProcessInfo{
-		PID: guest.PID(), Argv: argv, ArgvCut: cut, User: cmp.Or(strings.Clone(cmd.User), s.user), Background: cmd.Background,
+		PID: guest.PID(), Argv: argv, ArgvCut: cut, User: cmp.Or(strings.Clone(cmd.User), s.user), Dir: dir, Tag: strings.Clone(cmd.Tag), Background: cmd.Background,
 		StartedAt: time.Now(), Terminal: cmd.Terminal != nil, Timeout: max(cmd.Timeout, 0),
 	}
 	if r, ok := guest.(referenced); ok && r.Ref() != 0 {
@@ -181,9 +182,13 @@ func argvOf(cmd sandpit.Command) []string {
 	return cmd.Argv
 }
 
-// cost returns the memory of a running process without its output, in bytes.
-func (h *broadcaster) cost(argv []string, stdin bool) int64 {
-	n := h.running + processCost + cmdline.Size(argv) + ringCost(h.ring.max)
+// maxDir bounds the directory of a process as it is listed, in bytes. A longer one can't be entered.
+const maxDir = 4096
+
+// cost returns the memory of a running process without its output, in bytes. texts is the length of its
+// directory and tag.
+func (h *broadcaster) cost(argv []string, texts int, stdin bool) int64 {
+	n := h.running + processCost + cmdline.Size(argv) + int64(texts) + ringCost(h.ring.max)
 	if stdin {
 		h.running += maxStdin
 		n += maxStdin
@@ -192,8 +197,8 @@ func (h *broadcaster) cost(argv []string, stdin bool) int64 {
 }
 
 // charge charges the sandbox for a process that is about to be started.
-func (h *broadcaster) charge(argv []string, stdin bool) error {
-	h.charged = h.cost(argv, stdin)
+func (h *broadcaster) charge(argv []string, texts int, stdin bool) error {
+	h.charged = h.cost(argv, texts, stdin)
 	if err := h.sandbox.charge(h.charged); err != nil {
 		h.charged = 0
 		return fmt.Errorf("starting a process: %w", err)

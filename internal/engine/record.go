@@ -70,7 +70,7 @@ func readData(r Record) (data, error) {
 	d.Made, _, err = encodeMade(Made{
 		Spec: sandpit.Spec{Name: splitName(r.Name).name, Image: d.Image, Limits: d.Limits, Labels: d.Labels, Idle: d.Idle, OnExpiry: d.OnExpiry},
 		Guest: client.Config{
-			User: d.Config.User, Dir: d.Config.WorkingDir, Output: d.Limits.Output, NoFile: d.Limits.NoFile, Life: d.Limits.Life,
+			User: d.Config.User, Dir: d.Config.WorkingDir, Output: d.Limits.Output, NoFile: d.Limits.NoFile,
 			RootCaps: spawn.RootCapabilities, OOMScoreAdj: oomScoreAdj,
 		},
 	})

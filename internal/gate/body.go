@@ -16,15 +16,32 @@ import (
 // client sends nothing for Limits.Stall, or if the body is not complete within the given
 // time (0: no limit). If the call is broken off, it fails with the reason.
 func (c *Call) Body(limit int64, within time.Duration) io.ReadCloser {
-	b := &body{c: c, left: limit, bounded: limit >= 0}
+	b := &body{c: c, left: limit, bounded: limit >= 0, stall: c.gate.opts.Limits.Stall}
 	if within > 0 {
 		b.until = time.Now().Add(within)
 	}
 	return b
 }
 
+// BetweenMessages returns the body of a request that is a stream of messages, for the part of it that is between
+// two messages. It has no bound, and the client may send nothing for Limits.Tunnel.
+func (c *Call) BetweenMessages() io.Reader {
+	return &body{c: c, stall: c.gate.opts.Limits.Tunnel}
+}
+
+// StopReading makes reads of the body fail, also one in progress.
+func (c *Call) StopReading() {
+	c.deadlines.Lock()
+	defer c.deadlines.Unlock()
+	if !c.over {
+		c.unread = true
+		_ = c.control.SetReadDeadline(time.Unix(1, 0))
+	}
+}
+
 type body struct {
 	c       *Call
+	stall   time.Duration
 	left    int64
 	bounded bool
 	until   time.Time
@@ -39,7 +56,7 @@ func (b *body) Read(p []byte) (int, error) {
 	if b.bounded && int64(len(p)) > b.left+1 {
 		p = p[:b.left+1] // one more byte shows that the body is too large
 	}
-	deadline := time.Now().Add(b.c.gate.opts.Limits.Stall)
+	deadline := time.Now().Add(b.stall)
 	if !b.until.IsZero() && b.until.Before(deadline) {
 		deadline = b.until
 	}

@@ -67,6 +67,7 @@ type Call struct {
 	control   *http.ResponseController
 	deadlines sync.Mutex // held while they are set
 	over      bool       // the handler is about to return; guarded by deadlines
+	unread    bool       // StopReading was called; guarded by deadlines
 
 	span *otlp.Span
 

@@ -494,6 +494,69 @@ func TestStalledBodyEnds(t *testing.T) {
 	}
 }
 
+// Between two messages of a body a client may be silent for longer than within one, until the handler reads no more.
+func TestPausesBetweenMessages(t *testing.T) {
+	s := serve(t, gate.Limits{Stall: 50 * time.Millisecond})
+	d := echo("X-Key", "say", say)
+	begun := make(chan struct{})
+	d.Routes[0].Handle = func(c *gate.Call) error {
+		one := make([]byte, 1)
+		if _, err := c.BetweenMessages().Read(one); err != nil {
+			return err
+		}
+		close(begun)
+		if _, err := c.BetweenMessages().Read(one); err != nil { // which comes after Stall
+			return err
+		}
+		if _, err := c.Body(-1, 0).Read(one); err == nil {
+			t.Error("a silence within a message is not refused")
+		}
+		return nil
+	}
+	stopped := make(chan error, 2)
+	d.Routes = append(d.Routes, gate.Route{Method: http.MethodPost, Path: "/stop", ID: "stop", Handle: func(c *gate.Call) error {
+		time.AfterFunc(50*time.Millisecond, c.StopReading)
+		_, err := c.BetweenMessages().Read(make([]byte, 1))
+		stopped <- err
+		_, err = c.Body(-1, 0).Read(make([]byte, 1))
+		stopped <- err
+		c.W.WriteHeader(http.StatusNoContent)
+		return nil
+	}})
+	url := s.server(d)
+	send := func(path string, status int, feed func(io.Writer)) {
+		t.Helper()
+		r, w := io.Pipe()
+		defer w.Close()
+		go feed(w)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+path, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Key", "s1")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != status {
+			t.Errorf("%s: %s", path, resp.Status)
+		}
+	}
+	send("/boxes/b/say", 200, func(w io.Writer) {
+		_, _ = io.WriteString(w, "a")
+		<-begun
+		time.Sleep(200 * time.Millisecond)
+		_, _ = io.WriteString(w, "b")
+	})
+	send("/stop", 204, func(io.Writer) {})
+	for range 2 {
+		if err := <-stopped; err == nil {
+			t.Error("a read of a call that reads no more succeeded")
+		}
+	}
+}
+
 // A call whose key is revoked while its body arrives ends with that, and not as one whose client is slow.
 func TestRevokedKeyEndsHalfSentBodies(t *testing.T) {
 	s := serve(t, gate.Limits{})

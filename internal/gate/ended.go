@@ -99,7 +99,7 @@ func (g *Gate) Outlive(ctx context.Context, who Caller) (work context.Context, e
 func (c *Call) readUntil(t time.Time) {
 	c.deadlines.Lock()
 	defer c.deadlines.Unlock()
-	if !c.over && c.BrokenOff() == nil {
+	if !c.over && !c.unread && c.BrokenOff() == nil {
 		_ = c.control.SetReadDeadline(t)
 	}
 }

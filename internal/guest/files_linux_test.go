@@ -727,7 +727,7 @@ func TestAttributesOfAnOlderGuest(t *testing.T) {
 		if _, err := f.Write(within(t, time.Minute), file, strings.NewReader("x"), sandpit.WriteOptions{InPlace: true, Offset: 3}); !errors.Is(err, sandpit.ErrUnsupported) || sandpit.Hint(err) == "" {
 			t.Errorf("a write in place: %v", err)
 		}
-		if _, err := f.Write(within(t, time.Minute), file, strings.NewReader("x"), sandpit.WriteOptions{Attrs: map[string]string{"k": "v"}}); !errors.Is(err, sandpit.ErrUnsupported) || sandpit.Hint(err) == "" {
+		if _, err := f.Write(within(t, time.Minute), file, strings.NewReader("x"), sandpit.WriteOptions{Xattrs: map[string]string{"k": "v"}}); !errors.Is(err, sandpit.ErrUnsupported) || sandpit.Hint(err) == "" {
 			t.Errorf("a write with attributes: %v", err)
 		}
 		if err := f.SetAttr(within(t, time.Minute), file, sandpit.FileAttr{Size: new(int64(0))}); !errors.Is(err, sandpit.ErrUnsupported) || sandpit.Hint(err) == "" {

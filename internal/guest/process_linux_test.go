@@ -577,18 +577,6 @@ func TestKillKillsTheWholeTree(t *testing.T) {
 	}
 }
 
-func TestLifetime(t *testing.T) {
-	g := newGuest(t)
-	conf := config()
-	conf.Life = 300 * time.Millisecond
-	c := g.client(client.Options{Config: conf})
-	for _, timeout := range []time.Duration{0, time.Hour} {
-		if res, _, _ := run(t, c, sandpit.Command{Argv: []string{"sleep", "60"}, Timeout: timeout}); !res.TimedOut {
-			t.Errorf("got %+v", res)
-		}
-	}
-}
-
 func TestSignals(t *testing.T) {
 	c := start(t)
 	p, l := begin(t, c, sandpit.Command{Script: "trap 'echo usr1' USR1; echo ready; while :; do sleep 0.01; done"})

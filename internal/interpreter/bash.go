@@ -87,9 +87,6 @@ func (r *run) doneBash(_ context.Context, text []byte) error {
 	if _, err := fmt.Fscan(bytes.NewReader(text), &status, &count); err != nil {
 		return errForged
 	}
-	r.done = &message{Done: r.nonce, Count: count, Marked: 3}
-	if status != 0 {
-		r.done.Error = &codeError{Name: sandpit.ExitStatus, Value: fmt.Sprint(status)}
-	}
+	r.done = &message{Done: r.nonce, Count: count, Marked: 3, exitCode: status & 0xff}
 	return nil
 }

@@ -38,6 +38,8 @@ type message struct {
 	Count  int        `json:"count"`
 	Marked int        `json:"marked"` // the outputs that have the mark: 1, 2 or their sum
 	Error  *codeError `json:"error"`
+
+	exitCode int // of the last command, of a bash
 }
 
 type codeError struct {

@@ -111,8 +111,6 @@ func (i *instance) why() string {
 		return "the interpreter was killed because the sandbox is out of memory"
 	case r.Signal != 0:
 		return fmt.Sprintf("the interpreter was killed by signal %d (%s)", r.Signal, syscall.Signal(r.Signal))
-	case r.ExitCode == 0:
-		return sandpit.EndedWell
 	}
 	return fmt.Sprintf("the interpreter exited with code %d", r.ExitCode)
 }

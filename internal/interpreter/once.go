@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"strconv"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
@@ -77,15 +76,13 @@ func (o once) run(ctx context.Context, place Starter, code sandpit.Code) (sandpi
 		defer cancel()
 		return sandpit.CodeResult{}, errors.Join(err, p.Kill(undo))
 	}
-	out := sandpit.CodeResult{Stateless: true, TimedOut: res.TimedOut, Truncated: res.DroppedBytes > 0, Wall: res.Wall}
+	out := sandpit.CodeResult{Stateless: true, ExitCode: res.ExitCode, TimedOut: res.TimedOut, Truncated: res.DroppedBytes > 0, Wall: res.Wall}
 	switch {
 	case res.TimedOut:
 	case res.Signal != 0 || res.OOMKilled:
-		out.Ended = (&instance{result: res}).why()
+		out.InterpreterEnd = (&instance{result: res}).why()
 	case res.ExitCode == 127 && o.lacks(ctx, place, code.Env):
 		return sandpit.CodeResult{}, absent(o.name, o.tool, "")
-	case res.ExitCode != 0:
-		out.Error = &sandpit.CodeError{Name: sandpit.ExitStatus, Value: strconv.Itoa(res.ExitCode)}
 	}
 	return out, nil
 }

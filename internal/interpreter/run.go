@@ -98,7 +98,7 @@ func (r *run) do(ctx context.Context) (res sandpit.CodeResult, err error) {
 	res.Context = r.c.id
 	r.c.mu.Lock()
 	if r.c.lost != "" {
-		res.Restarted = "the interpreter was started again without its state: " + r.c.lost
+		res.StateLost = "the interpreter was started again without its state: " + r.c.lost
 		r.c.lost = ""
 	}
 	r.c.mu.Unlock()
@@ -141,14 +141,15 @@ func (r *run) do(ctx context.Context) (res sandpit.CodeResult, err error) {
 		if broke, ok := r.err.(*fault.Panic); ok {
 			return res, broke
 		}
-		res.Ended = r.is.why()
+		res.InterpreterEnd, res.ExitCode = r.is.why(), r.is.result.ExitCode
 	}
 	res.Truncated = r.truncated || r.c.m.place.Full(r.is.process.ID())
 	r.show(nil, nil)
 	if d := r.done; d != nil {
 		res.Run = max(0, d.Count)
-		if d.Error != nil {
-			res.Error = (*sandpit.CodeError)(d.Error)
+		res.Error = (*sandpit.CodeError)(d.Error)
+		if !ended {
+			res.ExitCode = d.exitCode
 		}
 	}
 	return res, nil

@@ -3,10 +3,13 @@ package server_test
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,10 +27,13 @@ const compatibilityHead = `# Compatibility
 
 Clients of other projects use Sandpit unmodified. These tables say what becomes of each of their public
 methods. They are generated: the tests run programs that use the clients, of these versions, and check
-results and errors. Tests fail if a method is in no table, or if a table is not true. Add a version or method
-with ` + "`go test -tags guestembed ./internal/server -run 'Clients$' -update`" + `.
+results and errors. Tests fail if a method is in no table, if a table is not true, or if its versions are not those
+in tools/clients. Add a version or method with
+
+    SANDPIT_TEST_LONG=1 go test -tags guestembed ./internal/server -run 'Clients$' -update
 
 - **works**: the method was called, and did what the client's documentation says.
+- **sent**: the request arrives as it should; what it does was not tested.
 - **refused by the client**: the client itself does not send the request.
 - **not yet**: the server refuses the request, and the client shows the error that says so.
 - An empty field: this version has no such method.
@@ -55,6 +61,82 @@ func heads(client string, versions []string) (out []string) {
 		out = append(out, version)
 	}
 	return out
+}
+
+// testedClients are the clients of docs/COMPATIBILITY.md: each recipe in tools/clients, the package whose version counts, and the
+// names under which its programs report.
+var testedClients = []struct {
+	recipe, pkg string
+	names       []string
+}{
+	{"e2b-javascript", "e2b", []string{"e2b (JavaScript)"}},
+	{"e2b-javascript", "@e2b/code-interpreter", []string{"@e2b/code-interpreter (JavaScript)"}},
+	{"e2b-python", "e2b", []string{"e2b (Python)", "e2b (Python, asynchronous)"}},
+	{"e2b-python", "e2b-code-interpreter", []string{"e2b-code-interpreter (Python)", "e2b-code-interpreter (Python, asynchronous)"}},
+	{"microsandbox-javascript", "microsandbox", []string{"microsandbox (JavaScript)"}},
+	{"microsandbox-javascript", "@superradcompany/microsandbox-linux-x64-gnu", []string{"microsandbox (msb)"}},
+	{"microsandbox-python", "microsandbox", []string{"microsandbox (Python)", "microsandbox (msb)"}},
+	{"microsandbox-mcp", "microsandbox-mcp", []string{"microsandbox-mcp"}},
+	{"microsandbox-rpc-python", "microsandbox", []string{"microsandbox for its JSON-RPC server (Python)"}},
+}
+
+// newest stands for the versions that a recipe itself names. Others are in its directory versions.
+const newest = "newest"
+
+// recipeVersions returns the versions for which a recipe has files, the newest one first.
+func recipeVersions(t *testing.T, recipe string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join(recipes, recipe, "versions"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	all := []string{newest}
+	for _, e := range slices.Backward(entries) {
+		all = append(all, e.Name())
+	}
+	return all
+}
+
+// testedVersions returns the versions of each client that the recipes install.
+func testedVersions(t *testing.T) map[string]map[string]bool {
+	t.Helper()
+	tested := map[string]map[string]bool{}
+	for _, c := range testedClients {
+		for _, version := range recipeVersions(t, c.recipe) {
+			dir := filepath.Join(recipes, c.recipe)
+			if version != newest {
+				dir = filepath.Join(dir, "versions", version)
+			}
+			pinned := pinnedVersion(t, dir, c.pkg)
+			for _, name := range c.names {
+				if tested[name] == nil {
+					tested[name] = map[string]bool{}
+				}
+				tested[name][pinned] = true
+			}
+		}
+	}
+	return tested
+}
+
+// pinnedVersion returns the version of a package in the package.json or requirements.txt of a directory.
+func pinnedVersion(t *testing.T, dir, pkg string) string {
+	t.Helper()
+	var file struct{ Dependencies map[string]string }
+	text, err := os.ReadFile(filepath.Join(dir, "package.json"))
+	if err == nil {
+		err = json.Unmarshal(text, &file)
+	} else if text, err = os.ReadFile(filepath.Join(dir, "requirements.txt")); err == nil {
+		file.Dependencies = map[string]string{}
+		for line := range strings.Lines(string(text)) {
+			name, version, _ := strings.Cut(strings.TrimSpace(line), "==")
+			file.Dependencies[name] = version
+		}
+	}
+	if err != nil || file.Dependencies[pkg] == "" {
+		t.Fatalf("the version of %s in %s: %v", pkg, dir, err)
+	}
+	return file.Dependencies[pkg]
 }
 
 // compatibility is what is known of each client, version and method.
@@ -143,6 +225,9 @@ func newestFirst(a, b string) int {
 	return cmp.Or(slices.Compare(numbers(b), numbers(a)), cmp.Compare(a, b))
 }
 
+// statusUnchecked is that of methods that a program can't check on this machine. They are not compared, nor written.
+const statusUnchecked = "unchecked"
+
 // compatible compares what programs of one client reported with docs/COMPATIBILITY.md. A report is a line of JSON for each method.
 func compatible(t *testing.T, reports ...string) {
 	t.Helper()
@@ -164,8 +249,23 @@ func compatible(t *testing.T, reports ...string) {
 	if len(reported) == 0 {
 		t.Fatal("the programs report nothing")
 	}
+	tested := testedVersions(t)
 	for client, versions := range reported {
 		for version, methods := range versions {
+			for method, status := range methods {
+				if status != statusUnchecked {
+					continue
+				}
+				if *updateCompatibility {
+					t.Fatalf("%s of %s %s can't be checked here: update as root, where pip and npm are", method, client, version)
+				}
+				t.Logf("%s of %s %s can't be checked here", method, client, version)
+				delete(methods, method)
+				delete(documented[client][version], method)
+			}
+			if !tested[client][version] {
+				t.Errorf("%s reports version %s, which is not in tools/clients", client, version)
+			}
 			if *updateCompatibility {
 				if documented[client] == nil {
 					documented[client] = map[string]map[string]string{}
@@ -177,19 +277,34 @@ func compatible(t *testing.T, reports ...string) {
 		}
 	}
 	if *updateCompatibility {
+		for client, versions := range documented {
+			maps.DeleteFunc(versions, func(version string, _ map[string]string) bool { return !tested[client][version] })
+		}
+		maps.DeleteFunc(documented, func(_ string, versions map[string]map[string]string) bool { return len(versions) == 0 })
 		if err := os.WriteFile(compatibilityFile, []byte(documented.String()), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// docs/COMPATIBILITY.md has the form that tests write.
+// docs/COMPATIBILITY.md has the form that tests write, and the versions that they install: all, and no others.
 func TestCompatibilityDocument(t *testing.T) {
 	data, err := os.ReadFile(compatibilityFile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := gocmp.Diff(parseCompatibility(string(data)).String(), string(data)); diff != "" {
+	documented := parseCompatibility(string(data))
+	if diff := gocmp.Diff(documented.String(), string(data)); diff != "" {
 		t.Errorf("docs/COMPATIBILITY.md (-want +got):\n%s", diff)
+	}
+	versions := map[string]map[string]bool{}
+	for client, all := range documented {
+		versions[client] = map[string]bool{}
+		for version := range all {
+			versions[client][version] = true
+		}
+	}
+	if diff := gocmp.Diff(testedVersions(t), versions); diff != "" {
+		t.Errorf("the versions in docs/COMPATIBILITY.md (-in tools/clients +documented; the command in its head writes it):\n%s", diff)
 	}
 }

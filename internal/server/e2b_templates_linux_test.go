@@ -5,11 +5,15 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
+	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/image/fetch"
 	"github.com/sandpit-dev/sandpit/internal/server"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
@@ -226,6 +230,46 @@ func TestE2BTemplates(t *testing.T) {
 	b.call(404, `{"code":404,`, "DELETE", "/templates/mine", "")
 	for _, name := range []string{"mine", "mine:v1"} {
 		b.call(404, "no image has the alias", "POST", "/v2/sandboxes", fmt.Sprintf(`{"templateID":%q}`, name))
+	}
+}
+
+// Templates of images without bash are built and started with sh. SDKs run commands with bash themselves, and the error says what is
+// missing.
+func TestE2BImagesWithoutBash(t *testing.T) {
+	s := newServed(t)
+	s.policy("aliases: {'alpine:3': example.com/without-bash:1}\n")
+	root := t.TempDir()
+	testkit.CopyProgram(t, root, "sh")
+	if err := os.Symlink("usr/bin", filepath.Join(root, "bin")); err != nil {
+		t.Fatal(err)
+	}
+	store := image.Open(filepath.Join(s.home, "images"), image.Options{NoSync: true, Fetcher: fetch.New(fetch.Options{})})
+	if _, err := store.Import(t.Context(), "dir:"+root, "example.com/without-bash:1", image.ImportOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	url, key := s.withE2B()
+	b := builder{t, s, url, key}
+	build := func(name, base, by string) {
+		t.Helper()
+		id := b.request(name)
+		b.call(202, "", "POST", "/v2/templates/"+name+"/builds/"+id,
+			`{`+base+`,"steps":[{"type":"RUN","args":["echo by ${BASH:-sh}"]}],"startCmd":"echo ${BASH:-sh} > /tmp/started","readyCmd":"test -s /tmp/started"}`)
+		b.wait(name, id, "ready", `"message":"by `+by+`"`)
+	}
+	build("with", `"fromTemplate":"base"`, "/bin/bash")
+	build("without", `"fromImage":"alpine:3"`, "sh")
+
+	var made struct{ SandboxID, EnvdAccessToken string }
+	if err := json.Unmarshal([]byte(b.call(201, "", "POST", "/v2/sandboxes", `{"templateID":"without"}`)), &made); err != nil {
+		t.Fatal(err)
+	}
+	s.e2bCall(t, 200, "sh\n", "GET", url+"/files?path=/tmp/started", "", "X-Access-Token", made.EnvdAccessToken)
+	for program, want := range map[string]string{"/bin/bash": "use an image that has bash", "/bin/sh": "exit status 3", "/bin/zsh": `"code":`} {
+		answer := s.e2bCall(t, 200, want, "POST", url+"/process.Process/Start", envelope(0, `{"process":{"cmd":"`+program+`","args":["-c","exit 3"]}}`),
+			"X-Access-Token", made.EnvdAccessToken, "Content-Type", "application/connect+json")
+		if program == "/bin/zsh" && strings.Contains(answer, "bash") {
+			t.Errorf("%s: %q", program, answer)
+		}
 	}
 }
 

@@ -32,7 +32,7 @@ import (
 // Older SDKs of E2B, and the newest ones, work over TLS with host names, which is all that some of them know:
 // E2B_DOMAIN.
 func TestE2BVersionsClients(t *testing.T) {
-	testkit.NeedLong(t, "it installs and runs four versions of each SDK")
+	testkit.NeedLong(t, "it installs and runs several versions of each SDK")
 	testkit.NeedRoot(t, "a name server of its own")
 	s := newServed(t)
 	s.overTCP()
@@ -41,7 +41,7 @@ func TestE2BVersionsClients(t *testing.T) {
 	s.change = func(o *server.Options) {
 		o.Dialects, o.Network = []dialect.Dialect{e2b.New()}, network.InProcess{}
 	}
-	s.policy(baseImages)
+	s.policy(baseImages + "policies:\n  default: {open-ports: true}\n") // names that are not below localhost
 	s.start()
 	create(t, s.unix(), "probe")
 	key := s.makeKey(v1.NewKey{Namespace: "e2b", Format: "e2b"}).Secret
@@ -53,24 +53,19 @@ func TestE2BVersionsClients(t *testing.T) {
 	around := nameServer(t, host)
 	npm, node, python := testkit.NeedProgram(t, "npm"), testkit.NeedProgram(t, "node"), testkit.NeedProgram(t, "python3")
 
-	for _, version := range []string{"2.6.4", "2.14.0", "2.45.0", "newest"} {
-		prepare := func(t *testing.T, language string) *generator {
-			g := newGenerator(t, language, env)
-			if version != "newest" {
-				if err := overwrite(g.dir, filepath.Join(g.dir, "versions", version)); err != nil {
-					t.Fatal(err)
-				}
-			}
-			return g
-		}
+	for _, version := range recipeVersions(t, "e2b-javascript") {
 		t.Run(version+"/JavaScript", func(t *testing.T) {
-			g := prepare(t, "e2b-javascript")
+			g := newGenerator(t, "e2b-javascript", env)
+			g.version(version)
 			g.modules(npm)
 			g.around = around
 			compatible(t, g.printed(node, "scenario.mjs"), g.printed(node, "code.mjs"), g.printed(node, "templates.mjs"))
 		})
+	}
+	for _, version := range recipeVersions(t, "e2b-python") {
 		t.Run(version+"/Python", func(t *testing.T) {
-			g := prepare(t, "e2b-python")
+			g := newGenerator(t, "e2b-python", env)
+			g.version(version)
 			bin := filepath.Join(g.venv(python), "python")
 			g.around = around
 			for _, form := range [][]string{nil, {"async"}} {
@@ -92,17 +87,6 @@ func (g *generator) printed(program string, args ...string) string {
 		g.t.Fatalf("%s %s: %v\n%s", filepath.Base(program), strings.Join(args, " "), err, log.Bytes())
 	}
 	return string(out)
-}
-
-// overwrite copies the files of a directory into another.
-func overwrite(dir, from string) error {
-	files, err := os.ReadDir(from)
-	for _, f := range files {
-		if err == nil {
-			err = copyInto(dir, filepath.Join(from, f.Name()))
-		}
-	}
-	return err
 }
 
 // certifyNames writes the certificate and key that a server of s.overTCP uses: for host names, by an authority whose certificate is in

@@ -42,6 +42,24 @@ func newGenerator(t *testing.T, language string, env []string) *generator {
 	return g
 }
 
+// version replaces the files of the recipe by those of a version, unless it is the newest one.
+func (g *generator) version(version string) {
+	g.t.Helper()
+	if version == newest {
+		return
+	}
+	from := filepath.Join(g.dir, "versions", version)
+	files, err := os.ReadDir(from)
+	for _, f := range files {
+		if err == nil {
+			err = copyInto(g.dir, filepath.Join(from, f.Name()))
+		}
+	}
+	if err != nil {
+		g.t.Fatal(err)
+	}
+}
+
 // fetched skips the test if packages could not be fetched. In continuous integration it
 // fails, as the linters do, see scripts/lint.sh.
 func (g *generator) fetched(err error) {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
@@ -14,6 +13,12 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/server"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
+
+// holds waits until one sandbox is held.
+func (s *served) holds() {
+	s.t.Helper()
+	testkit.Until(s.t, "a sandbox is held", func() bool { return s.figure(`sandpit_pool{kind="held"}`) == 1 })
+}
 
 // What the policy file says of pool.warm is held, for the creates of every namespace with that policy. A
 // sandbox that was held outlives the server as others do, and what is held does not.
@@ -31,14 +36,6 @@ policies:
   team: {defaults: {memory: 200m}, egress: ["a.example.com:443"]}
 `)
 	s.start()
-	held := func() {
-		t.Helper()
-		for end := time.Now().Add(patience); s.figure(`sandpit_pool{kind="held"}`) != 1; time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatal("no sandbox is held")
-			}
-		}
-	}
 	c := s.with(s.keyOf("one", "team"))
 	defer c.Close()
 	code := func(id, source string) string {
@@ -49,12 +46,12 @@ policies:
 		}
 		var out strings.Builder
 		res, err := sb.(sandpit.Coder).RunCode(t.Context(), sandpit.Code{Source: source, Stdout: &out})
-		if err != nil || res.Error != nil || res.Restarted != "" {
+		if err != nil || res.Error != nil || res.StateLost != "" {
 			t.Fatalf("running %q: %+v, %v", source, res, err)
 		}
 		return out.String()
 	}
-	held()
+	s.holds()
 	if page, err := c.List(t.Context(), sandpit.ListQuery{}); err != nil || len(page.Sandboxes) > 0 {
 		t.Errorf("a held sandbox is listed: %+v, %v", page, err)
 	}
@@ -68,12 +65,12 @@ policies:
 	if e, err := sb.Egress(t.Context()); err != nil || len(e.Allow) != 1 {
 		t.Errorf("it may reach %+v, %v", e, err)
 	}
-	held()
+	s.holds()
 	if err := s.stop(); err != nil {
 		t.Fatal(err)
 	}
 	s.start()
-	held()
+	s.holds()
 	if got := code(sb.ID(), "print(x)"); got != "42\n" {
 		t.Errorf("after the restart: %q", got)
 	}
@@ -87,11 +84,7 @@ func TestHeldForE2B(t *testing.T) {
 	users := linux.New(linux.Options{}).Probe(t.Context()).Features[feature.Users]
 	s.policy(fmt.Sprintf("pool: {warm: [{image: host, root-inside: %v, modules: [wave]}]}", users))
 	url, key := s.withE2B()
-	for end := time.Now().Add(patience); s.figure(`sandpit_pool{kind="held"}`) != 1; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("no sandbox is held")
-		}
-	}
+	s.holds()
 	var made struct{ SandboxID string }
 	if err := json.Unmarshal([]byte(s.e2bCall(t, 201, "", "POST", url+"/sandboxes", `{"templateID":"code-interpreter-v1","timeout":600,"metadata":{"a":"b"}}`, "X-API-KEY", key)), &made); err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -293,8 +294,9 @@ func TestAgentPrograms(t *testing.T) {
 		"no directory":     {msi{"cmd": "true", "cwd": "/nonesuch"}, "bad_cwd", "no such file"},
 		"no user":          {msi{"cmd": "true", "user": "nonesuch"}, "user_setup_failed", ""},
 		"a NUL":            {msi{"cmd": "true", "args": []string{"a\x00b"}}, "bad_args", "NUL"},
-		"a limit":          {msi{"cmd": "true", "rlimits": []msi{{"resource": "cpu", "soft": 1, "hard": 1}}}, "resource_limit", `"cpu"`},
-		"too long a limit": {msi{"cmd": "true", "rlimits": []msi{{"resource": "nofile", "soft": 9, "hard": 1}}}, "bad_args", "nofile"},
+		"unknown limit":    {msi{"cmd": "true", "rlimits": []msi{{"resource": "x", "soft": 1, "hard": 1}}}, "resource_limit", `"x"`},
+		"soft above hard":  {msi{"cmd": "true", "rlimits": []msi{{"resource": "nofile", "soft": 9, "hard": 1}}}, "resource_limit", "nofile"},
+		"too high a limit": {msi{"cmd": "true", "rlimits": []msi{{"resource": "memlock", "soft": 9, "hard": uint64(math.MaxUint64)}}}, "resource_limit", "the rlimit memlock is too high"},
 	} {
 		data, last := a.rest(a.start("core.exec.request", x.req))
 		if last.kind != "core.exec.failed" || last.p["kind"] != x.kind || !strings.Contains(fmt.Sprint(last.p["message"]), x.text) || len(data) > 0 {

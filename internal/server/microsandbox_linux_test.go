@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"os"
 	"os/exec"
@@ -44,20 +45,15 @@ func TestMicrosandboxClients(t *testing.T) {
 		return []string{"MSB_BACKEND=cloud", "MSB_API_URL=" + url, "MSB_API_KEY=" + key}
 	}
 
-	versions := map[string][]string{"javascript": {""}, "python": {""}} // "" is the newest
-	if os.Getenv("SANDPIT_TEST_LONG") != "" {
-		versions = map[string][]string{"javascript": {"", "0.6.14"}, "python": {"", "0.6.18", "0.6.14"}}
-	}
 	npm, node, python := testkit.NeedProgram(t, "npm"), testkit.NeedProgram(t, "node"), testkit.NeedProgram(t, "python3")
-	for language, all := range versions {
-		for _, version := range all {
-			t.Run(language+version, func(t *testing.T) {
-				g := newGenerator(t, "microsandbox-"+language, env(language+version))
-				if version != "" {
-					if err := overwrite(g.dir, filepath.Join(g.dir, "versions", version)); err != nil {
-						t.Fatal(err)
-					}
+	for _, language := range []string{"javascript", "python"} {
+		for _, version := range recipeVersions(t, "microsandbox-"+language) {
+			t.Run(language+"/"+version, func(t *testing.T) {
+				if version != newest {
+					testkit.NeedLong(t, "it installs and runs older versions")
 				}
+				g := newGenerator(t, "microsandbox-"+language, env(language+version))
+				g.version(version)
 				if language == "javascript" {
 					// The SDK asks for a newer node than it needs, and ci for the packages of other platforms.
 					modules := g.modules(npm, "install")
@@ -253,8 +249,6 @@ func TestMicrosandboxBadInput(t *testing.T) {
 		`,"slug":"x"`:                                                           "slug",
 		`,"registry":{"mode":"inline","username":"u","password":"p"}`:           "registry credentials",
 		`,"init":{"cmd":"auto"}`:                                                "init",
-		`,"rlimits":[{"resource":"core","soft":1,"hard":1}]`:                    "core",
-		`,"rlimits":[{"resource":"nproc","soft":0,"hard":0}]`:                   "nproc",
 		`,"mounts":[{"type":"bind","host":"/","guest":"/x"}]`:                   "bind",
 		`,"mounts":[{"type":"named","name":"v","guest":"/x"}]`:                  "named",
 		`,"mounts":[{"type":"tmpfs","guest":"/x","options":{"readonly":true}}]`: "readonly",
@@ -265,8 +259,13 @@ func TestMicrosandboxBadInput(t *testing.T) {
 	} {
 		create(501, text, more)
 	}
-	for _, name := range []string{"cpu", "fsize", "data", "stack", "rss", "memlock", "as", "locks", "sigpending", "msgqueue", "nice", "rtprio", "rttime", "x"} {
-		create(501, `the rlimit \"`+name+`\" is not supported by this server`, `,"rlimits":[{"resource":"`+name+`","soft":1,"hard":1}]`)
+	for limit, text := range map[string]string{
+		`"x","soft":1,"hard":1`: `the rlimit \"x\" is not known`, `"cpu","soft":2,"hard":1`: "the soft rlimit cpu is above the hard one",
+		`"core","soft":2,"hard":2`: "the rlimit core is too high", `"nice","soft":0,"hard":1`: "the rlimit nice is too high", `"rtprio","soft":1,"hard":1`: "the rlimit rtprio is too high",
+		`"memlock","soft":0,"hard":18446744073709551615`: "the rlimit memlock is too high", `"cpu","soft":0,"hard":18446744073709551614`: "the rlimit cpu is out of range",
+		`"cpu","soft":-1,"hard":-1`: `\"soft\" must be a whole number in range`, `"cpu","soft":1,"hard":1},{"resource":"cpu","soft":1,"hard":1`: "the rlimit cpu is given twice",
+	} {
+		create(400, text, `,"rlimits":[{"resource":`+limit+`}]`)
 	}
 	call(413, `"invalid_request"`, "POST", "/v1/sandboxes", `{"x":"`+strings.Repeat("x", 17<<20)+`"}`, mine...)
 	call(200, `{"data":[],`, "GET", "/v1/sandboxes", "", mine...)
@@ -306,11 +305,12 @@ func TestMicrosandboxBadInput(t *testing.T) {
 	}
 }
 
-// Limits of resources that are enforced for the sandbox are told to its programs, and scripts are found by their names.
+// Limits of resources hold in each program of a sandbox, which may have others, and scripts are found by their names.
 func TestMicrosandboxRlimitsAndScripts(t *testing.T) {
 	s := newServed(t)
 	url, key := s.withMicrosandbox()
-	body := `{"name":"limited","source":"oci","reference":"microsandbox/python","rlimits":[{"resource":"nofile","soft":99,"hard":99},{"resource":"nproc","soft":40,"hard":44},{"resource":"core","soft":0,"hard":0}],
+	body := `{"name":"limited","source":"oci","reference":"microsandbox/python","rlimits":[{"resource":"nofile","soft":99,"hard":99},{"resource":"nproc","soft":140,"hard":144},{"resource":"core","soft":0,"hard":18446744073709551615},
+			{"resource":"fsize","soft":1000000,"hard":18446744073709551615},{"resource":"stack","soft":4194304,"hard":8388608}],
 		"env":[{"key":"PATH","value":"/tmp/own:/usr/bin:/bin"}],"runtime":{"scripts":{"hello":"#!/bin/sh\necho hello $1\n"},"user":"nobody"}}`
 	s.e2bCall(t, 201, `"status":"running"`, "POST", url+"/v1/sandboxes?start=true", body, "Authorization", "Bearer "+key)
 	c := s.with(key)
@@ -319,7 +319,7 @@ func TestMicrosandboxRlimitsAndScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if info, err := sb.Info(t.Context()); err != nil || info.Limits.NoFile != 99 || info.Limits.Pids != 44 {
+	if info, err := sb.Info(t.Context()); err != nil || info.Limits.NoFile != 99 {
 		t.Errorf("the limits are %+v, %v", info.Limits, err)
 	}
 	a := agent(t, url, key, sb.ID())
@@ -327,6 +327,14 @@ func TestMicrosandboxRlimitsAndScripts(t *testing.T) {
 		out, errs, _ := a.shell("hello you; echo $PATH; ulimit -n", msi{"env": []string{env}, "rlimits": []msi{{"resource": "core", "soft": 0, "hard": 0}}})
 		if out != "hello you\n"+want+"\n99\n" {
 			t.Errorf("%q: %q %q", env, out, errs)
+		}
+	}
+	out, errs, _ := a.shell("cat /proc/self/limits", msi{"rlimits": []msi{{"resource": "stack", "soft": 1 << 20, "hard": uint64(math.MaxUint64)}, {"resource": "cpu", "soft": 50, "hard": 60}}})
+	for _, want := range []string{
+		"Max open files 99 99", "Max processes 140 144", "Max file size 1000000 unlimited", "Max stack size 1048576 unlimited", "Max cpu time 50 60",
+	} {
+		if !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
+			t.Errorf("no %s in %s%s", want, out, errs)
 		}
 	}
 	if data, _ := a.rest(a.start("core.exec.request", msi{"cmd": "hello", "args": []string{"again"}})); data["core.exec.stdout"] != "hello again\n" {

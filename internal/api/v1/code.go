@@ -128,8 +128,9 @@ type CodeResult struct {
 	Error     *CodeError `json:"error,omitempty" doc:"Of the code"`
 	TimedOut  bool       `json:"timed_out,omitempty" doc:"The timeout ended the run"`
 	Truncated bool       `json:"truncated,omitempty" doc:"Some output is missing: it exceeded a bound"`
-	Ended     string     `json:"ended,omitempty" doc:"The interpreter has ended during the run, and why. Its state is lost. The next run starts a new one"`
-	Restarted string     `json:"restarted,omitempty" doc:"Why the run began without the state of earlier ones"`
+	ExitCode  int        `json:"exit_code,omitempty" doc:"Of the last command of a run of bash, of the process of a stateless run, or of an interpreter that ended during the run: 128+n if signal n killed it"`
+	End       string     `json:"interpreter_end,omitempty" doc:"Why the interpreter ended during the run. Its state is lost. The next run starts a new one"`
+	StateLost string     `json:"state_lost,omitempty" doc:"Why the run began without the state of earlier ones"`
 	Seconds   float64    `json:"seconds" doc:"Duration of the run"`
 }
 
@@ -137,7 +138,7 @@ type CodeResult struct {
 func FromCodeResult(r sandpit.CodeResult) CodeResult {
 	return CodeResult{
 		Context: r.Context, Run: r.Run, Error: (*CodeError)(r.Error), TimedOut: r.TimedOut, Truncated: r.Truncated,
-		Ended: r.Ended, Stateless: r.Stateless, Restarted: r.Restarted, Seconds: Seconds(r.Wall),
+		ExitCode: r.ExitCode, End: r.InterpreterEnd, Stateless: r.Stateless, StateLost: r.StateLost, Seconds: Seconds(r.Wall),
 	}
 }
 
@@ -145,7 +146,7 @@ func FromCodeResult(r sandpit.CodeResult) CodeResult {
 func (r CodeResult) Sandpit() sandpit.CodeResult {
 	return sandpit.CodeResult{
 		Context: r.Context, Run: r.Run, Error: (*sandpit.CodeError)(r.Error), TimedOut: r.TimedOut, Truncated: r.Truncated,
-		Ended: r.Ended, Stateless: r.Stateless, Restarted: r.Restarted, Wall: Duration(r.Seconds),
+		ExitCode: r.ExitCode, InterpreterEnd: r.End, Stateless: r.Stateless, StateLost: r.StateLost, Wall: Duration(r.Seconds),
 	}
 }
 

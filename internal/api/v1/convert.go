@@ -235,7 +235,10 @@ func FromCommand(c sandpit.Command) Command {
 	e := encodingFor(c.Argv, c.Entrypoint, c.Env, []string{c.Script, c.Dir})
 	v := Command{
 		Argv: encodeAll(e, c.Argv), Script: encode(e, c.Script), FromImage: c.FromImage, Env: Env{List: encodeAll(e, c.Env)}, Dir: encode(e, c.Dir), Encoding: e,
-		User: c.User, Stdin: c.Stdin, Timeout: Seconds(c.Timeout), OutputLimit: c.OutputLimit, NoFile: c.NoFile,
+		User: c.User, Stdin: c.Stdin, Timeout: Seconds(c.Timeout), OutputLimit: c.OutputLimit, NoFile: c.NoFile, Tag: c.Tag,
+	}
+	for _, l := range c.Rlimits {
+		v.Rlimits = append(v.Rlimits, Rlimit{l.Resource, int64(l.Soft), int64(l.Hard)}) // RlimitUnlimited is -1
 	}
 	if c.Entrypoint != nil {
 		v.Entrypoint = new(encodeAll(e, c.Entrypoint))
@@ -259,7 +262,10 @@ func (c Command) Sandpit() (sandpit.Command, error) {
 	d := newDecoder(c.Encoding)
 	v := sandpit.Command{
 		Argv: d.list("argv", c.Argv), Script: d.text("script", c.Script), FromImage: c.FromImage, Env: d.env(c.Env), Dir: d.text("dir", c.Dir),
-		User: c.User, Stdin: c.Stdin, Timeout: timeout(c.Timeout), OutputLimit: c.OutputLimit, NoFile: c.NoFile,
+		User: c.User, Stdin: c.Stdin, Timeout: timeout(c.Timeout), OutputLimit: c.OutputLimit, NoFile: c.NoFile, Tag: c.Tag,
+	}
+	for _, l := range c.Rlimits {
+		v.Rlimits = append(v.Rlimits, sandpit.Rlimit{Resource: l.Resource, Soft: uint64(l.Soft), Hard: uint64(l.Hard)})
 	}
 	if c.Entrypoint != nil {
 		v.Entrypoint = append([]string{}, d.list("entrypoint", *c.Entrypoint)...)
@@ -272,8 +278,8 @@ func (c Command) Sandpit() (sandpit.Command, error) {
 
 // FromProcess converts the description of a process to the form of the API.
 func FromProcess(p sandpit.ProcessInfo) Process {
-	e := encodingFor(p.Argv)
-	v := Process{ID: p.ID, PID: p.PID, Argv: encodeAll(e, p.Argv), Encoding: e, ArgvCut: p.ArgvCut, User: p.User, Background: p.Background, Terminal: p.Terminal, Stdin: p.Stdin, StartedAt: p.StartedAt, Timeout: Seconds(p.Timeout)}
+	e := encodingFor(p.Argv, []string{p.Dir})
+	v := Process{ID: p.ID, PID: p.PID, Argv: encodeAll(e, p.Argv), Encoding: e, ArgvCut: p.ArgvCut, User: p.User, Dir: encode(e, p.Dir), Tag: p.Tag, Background: p.Background, Terminal: p.Terminal, Stdin: p.Stdin, StartedAt: p.StartedAt, Timeout: Seconds(p.Timeout)}
 	if v.Argv == nil {
 		v.Argv = []string{}
 	}
@@ -287,7 +293,7 @@ func FromProcess(p sandpit.ProcessInfo) Process {
 // Sandpit returns the description in Go. It returns ErrInvalid if its strings can't be decoded.
 func (p Process) Sandpit() (sandpit.ProcessInfo, error) {
 	d := newDecoder(p.Encoding)
-	v := sandpit.ProcessInfo{ID: p.ID, PID: p.PID, Argv: d.list("argv", p.Argv), ArgvCut: p.ArgvCut, User: p.User, Background: p.Background, Terminal: p.Terminal, Stdin: p.Stdin, StartedAt: p.StartedAt, Timeout: Duration(p.Timeout)}
+	v := sandpit.ProcessInfo{ID: p.ID, PID: p.PID, Argv: d.list("argv", p.Argv), ArgvCut: p.ArgvCut, User: p.User, Dir: d.text("dir", p.Dir), Tag: p.Tag, Background: p.Background, Terminal: p.Terminal, Stdin: p.Stdin, StartedAt: p.StartedAt, Timeout: Duration(p.Timeout)}
 	if p.Result != nil {
 		r := p.Result.Sandpit()
 		v.Result = &r
@@ -471,18 +477,18 @@ func fileTypes() []fileType {
 
 // FromFile converts the description of a file to the form of the API.
 func FromFile(f sandpit.FileInfo) FileInfo {
-	e := encodingFor([]string{f.Name, f.Target}, slices.Collect(maps.Keys(f.Attrs)), slices.Collect(maps.Values(f.Attrs)))
+	e := encodingFor([]string{f.Name, f.Target}, slices.Collect(maps.Keys(f.Xattrs)), slices.Collect(maps.Values(f.Xattrs)))
 	v := FileInfo{Name: encode(e, f.Name), Size: f.Size, Type: "other", Mode: ModeText(f.Mode), ModTime: f.ModTime, UID: f.UID, GID: f.GID, Target: encode(e, f.Target), Encoding: e}
 	for _, t := range fileTypes() {
 		if f.Mode.Type() == t.mode {
 			v.Type = t.name
 		}
 	}
-	if len(f.Attrs) > 0 {
-		v.Attributes = map[string]string{}
+	if len(f.Xattrs) > 0 {
+		v.Xattrs = map[string]string{}
 	}
-	for name, value := range f.Attrs {
-		v.Attributes[encode(e, name)] = encode(e, value)
+	for name, value := range f.Xattrs {
+		v.Xattrs[encode(e, name)] = encode(e, value)
 	}
 	return v
 }
@@ -502,11 +508,11 @@ func (f FileInfo) Sandpit() (sandpit.FileInfo, error) {
 	}
 	d := newDecoder(f.Encoding)
 	v := sandpit.FileInfo{Name: d.text("name", f.Name), Size: f.Size, Mode: mode, ModTime: f.ModTime, UID: f.UID, GID: f.GID, Target: d.text("target", f.Target)}
-	if len(f.Attributes) > 0 {
-		v.Attrs = map[string]string{}
+	if len(f.Xattrs) > 0 {
+		v.Xattrs = map[string]string{}
 	}
-	for name, value := range f.Attributes {
-		v.Attrs[d.text("attributes", name)] = d.text("attributes", value)
+	for name, value := range f.Xattrs {
+		v.Xattrs[d.text("xattrs", name)] = d.text("xattrs", value)
 	}
 	return v, d.err
 }

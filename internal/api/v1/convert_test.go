@@ -160,6 +160,7 @@ func TestNothingIsLostOnTheWay(t *testing.T) {
 	cmd := sandpit.Command{
 		Argv: []string{"a", "b"}, Entrypoint: []string{}, FromImage: true, Env: []string{"A=b"}, Dir: "/d", User: "u", Stdin: true,
 		Terminal: &sandpit.TerminalSize{Rows: 1, Cols: 65535}, Timeout: -1, OutputLimit: -1, NoFile: 9,
+		Rlimits: []sandpit.Rlimit{{Resource: "cpu", Soft: 1, Hard: sandpit.RlimitUnlimited}, {Resource: "x", Soft: math.MaxInt64}},
 	}
 	odd := sandpit.Command{Argv: []string{"", "\xff\x00"}, Entrypoint: []string{"\x81"}, Script: "echo \x80", Env: []string{"\xfe=1"}, Dir: "/\xfd"}
 	for _, want := range []sandpit.Command{cmd, {}, odd, {Argv: []string{}}, {Argv: []string{"a"}, Dir: "\xff"}} {

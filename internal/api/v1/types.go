@@ -151,7 +151,16 @@ type Command struct {
 	Terminal    *Size     `json:"terminal,omitempty" doc:"Give it a terminal of this size"`
 	Timeout     float64   `json:"timeout,omitempty" doc:"Seconds after which the process and its descendants are killed"`
 	OutputLimit int64     `json:"output_limit,omitempty" doc:"Bytes of output after which the rest is dropped, if that is less than the limit of the sandbox; 0 or less: that limit"`
-	NoFile      int64     `json:"nofile,omitempty"`
+	NoFile      int64     `json:"nofile,omitempty" doc:"Open file descriptors of each process, if that is less than the limit of the sandbox; 0: that limit. Excludes the rlimit nofile"`
+	Rlimits     []Rlimit  `json:"rlimits,omitempty" doc:"Resource limits of the program, and of what it starts. Resources that are not named have those of the sandbox, which can't be exceeded"`
+	Tag         string    `json:"tag,omitempty" maxLength:"256" doc:"A name for the process, of printable characters, which lists of processes have"`
+}
+
+// Rlimit is a resource limit.
+type Rlimit struct {
+	Resource string `json:"resource" enum:"as,core,cpu,data,fsize,locks,memlock,msgqueue,nice,nofile,nproc,rss,rtprio,rttime,sigpending,stack" doc:"As in setrlimit(2). core can only be 0 or 1: no core files are written"`
+	Soft     int64  `json:"soft" minimum:"-1" doc:"The limit, in bytes (as, core, data, fsize, memlock, msgqueue, rss, stack), seconds (cpu), microseconds (rttime) or numbers. -1: unlimited"`
+	Hard     int64  `json:"hard" minimum:"-1" doc:"What the program may raise soft to. -1: unlimited"`
 }
 
 // Size of a terminal, in character cells.
@@ -165,9 +174,11 @@ type Process struct {
 	ID         string    `json:"id" doc:"Unique in its sandbox, never reused; empty if the process was killed while it was being started"`
 	PID        int       `json:"pid"`
 	Argv       []string  `json:"argv" doc:"The command line, or its beginning if it is long"`
-	Encoding   string    `json:"encoding,omitempty" enum:"base64" doc:"base64: argv is in base64. Absent: text"`
+	Encoding   string    `json:"encoding,omitempty" enum:"base64" doc:"base64: argv and dir are in base64. Absent: text"`
 	ArgvCut    bool      `json:"argv_cut,omitempty" doc:"True if argv is truncated: at most 8 KiB are kept, and each argument counts 16 bytes in addition to its length"`
 	User       string    `json:"user,omitempty" doc:"The user of the command; by default the name or id of the sandbox's"`
+	Dir        string    `json:"dir,omitempty" doc:"The working directory as the command names it; absent: that of the sandbox"`
+	Tag        string    `json:"tag,omitempty" doc:"The tag of the command"`
 	Background bool      `json:"background,omitempty"`
 	Terminal   bool      `json:"terminal,omitempty"`
 	Stdin      bool      `json:"stdin,omitempty" doc:"True if it was started with a standard input or a terminal, so that attach can write to it"`
@@ -243,9 +254,9 @@ type FileInfo struct {
 	UID      uint32    `json:"uid"`
 	GID      uint32    `json:"gid"`
 	Target   string    `json:"target,omitempty" doc:"Target of a symbolic link"`
-	Encoding string    `json:"encoding,omitempty" enum:"base64" doc:"base64: name, target and attributes are in base64. Absent: text"`
+	Encoding string    `json:"encoding,omitempty" enum:"base64" doc:"base64: name, target and xattrs are in base64. Absent: text"`
 
-	Attributes map[string]string `json:"attributes,omitempty" doc:"Extended attributes user.*, by their names without that"`
+	Xattrs map[string]string `json:"xattrs,omitempty" doc:"Extended attributes user.*, by their names without that"`
 }
 
 // End is the last event of every stream. A stream that ends without one was cut.

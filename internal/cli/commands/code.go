@@ -237,8 +237,8 @@ func (a *tree) runCode(ctx context.Context, sb sandpit.Sandbox, code sandpit.Cod
 	if err != nil {
 		return aboutContext(sb, err)
 	}
-	if res.Restarted != "" {
-		a.Note("%s", res.Restarted)
+	if res.StateLost != "" {
+		a.Note("%s", res.StateLost)
 	}
 	if res.Stateless {
 		a.Note("%s keeps no state from one run to the next", code.Language)
@@ -268,12 +268,12 @@ func aboutContext(sb sandpit.Sandbox, err error) error {
 // tellEnd says how a run ended, beside an error of the code.
 func (a *tree) tellEnd(res sandpit.CodeResult, timeout time.Duration) {
 	switch {
-	case res.TimedOut && res.Ended != "":
-		a.Note("timeout of %s exceeded: %s; its state is lost", notation.FormatDuration(timeout), res.Ended)
+	case res.TimedOut && res.InterpreterEnd != "":
+		a.Note("timeout of %s exceeded: %s; its state is lost", notation.FormatDuration(timeout), res.InterpreterEnd)
 	case res.TimedOut:
 		a.Note("interrupted: timeout of %s exceeded; raise it with --timeout", notation.FormatDuration(timeout))
-	case res.Ended != "":
-		a.Note("%s; its state is lost", res.Ended)
+	case res.InterpreterEnd != "":
+		a.Note("%s; its state is lost", res.InterpreterEnd)
 	}
 	if res.Truncated {
 		a.Note("some of the output is missing: it exceeded a bound")
@@ -285,11 +285,12 @@ func codeExit(res sandpit.CodeResult) error {
 	switch {
 	case res.TimedOut:
 		return cli.ExitWith(cli.ExitTimeout)
-	case res.Error == nil && res.Ended == sandpit.EndedWell: // as a script that has ended so
-	case !res.Success():
+	case res.Error != nil:
 		return cli.ExitWith(1)
+	case res.ExitCode != 0:
+		return cli.ExitWith(res.ExitCode)
 	}
-	return nil
+	return nil // an interpreter that exited with 0, too
 }
 
 // displayed returns what is shown of a value: a text, or which formats it has.

@@ -11,6 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/egress"
 	"github.com/sandpit-dev/sandpit/internal/keys"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 const completionLong = `Write a completion script for a shell to standard output. It completes commands, flags,
@@ -67,6 +68,12 @@ func (a *tree) completeFlags(cmd *cobra.Command) {
 			words("none", "registries", "public", "all", "learn")
 		case "allow", "deny":
 			words(egress.SetNames()...)
+		case "ulimit":
+			resources := notation.RlimitResources()
+			for i := range resources {
+				resources[i] += "="
+			}
+			complete = cobra.FixedCompletions(resources, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace)
 		case "on-expiry":
 			words("remove", "stop", "pause")
 		case "language":

@@ -59,6 +59,8 @@ type jsonProcess struct {
 	Argv       []string  `json:"argv"`
 	ArgvCut    bool      `json:"argv_cut,omitempty"`
 	User       string    `json:"user"`
+	Dir        string    `json:"dir,omitempty"` // as the command names it
+	Tag        string    `json:"tag,omitempty"`
 	Background bool      `json:"background"`
 	Terminal   bool      `json:"terminal"`
 	StartedAt  time.Time `json:"started_at"`
@@ -75,7 +77,7 @@ type jsonProcess struct {
 
 func jsonOfProcess(p sandpit.ProcessInfo) jsonProcess {
 	object := jsonProcess{
-		ID: p.ID, PID: p.PID, Argv: p.Argv, ArgvCut: p.ArgvCut, User: p.User, Background: p.Background, Terminal: p.Terminal,
+		ID: p.ID, PID: p.PID, Argv: p.Argv, ArgvCut: p.ArgvCut, User: p.User, Dir: p.Dir, Tag: p.Tag, Background: p.Background, Terminal: p.Terminal,
 		StartedAt: p.StartedAt, Running: p.Result == nil,
 	}
 	if r := p.Result; r != nil {

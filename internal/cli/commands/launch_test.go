@@ -361,7 +361,7 @@ func TestLauncherExec(t *testing.T) {
 		{"--detach=false", "box", "x"},
 		{"--json", "--tty", "box", "x"},
 		{"-t", "-i=false", "box", "x"},
-		{"-u", "a:b", "-w", "/x", "--nofile", "7", "--output-limit", "1k", "box", "x", "\xff"},
+		{"-u", "a:b", "-w", "/x", "--nofile", "7", "--ulimit", "cpu=1:-1", "--output-limit", "1k", "box", "x", "\xff"},
 	} {
 		check(environ, args)
 		check(append([]string{"SANDPIT_HOME=" + t.TempDir()}, environ[1:]...), args) // where no server is

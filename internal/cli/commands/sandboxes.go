@@ -59,7 +59,7 @@ func (f *lifetimeFlags) register(cmd *cobra.Command, defaults bool) {
 func (a *tree) createCommand() *cobra.Command {
 	// Flags of run that are about one command, or about this program's own pulls.
 	oneRun := map[string]bool{
-		"timeout": true, "interactive": true, "tty": true, "json": true, "init-time": true, "entrypoint": true,
+		"timeout": true, "interactive": true, "tty": true, "json": true, "init-time": true, "entrypoint": true, "ulimit": true,
 		"name": true, "mirror": true, "plain-http": true,
 	}
 	for _, name := range cli.UpstreamFlags() {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path"
 	"slices"
 	"strconv"
@@ -478,7 +479,7 @@ func (w *worker) step(ctx context.Context, name string, s buildStep) error {
 		if len(s.Args) == 2 && s.Args[1] != "" {
 			user = ownUser(s.Args[1])
 		}
-		return w.run(ctx, name, sandpit.Command{Argv: []string{"/bin/bash", "-l", "-c", s.Args[0]}, Env: w.env, Dir: w.dir, User: user})
+		return w.run(ctx, name, sandpit.Command{Argv: loginShell(ctx, w.sb, s.Args[0]), Env: w.env, Dir: w.dir, User: user})
 	}
 	return w.copy(ctx, name, s)
 }
@@ -496,6 +497,18 @@ func (w *worker) run(ctx context.Context, step string, cmd sandpit.Command) erro
 		return errors.New("the command failed: " + endOf(out.Result).Status)
 	}
 	return nil
+}
+
+// bash is the shell of E2B's SDKs and builds.
+const bash = "/bin/bash"
+
+// loginShell returns what runs a command of a template: bash, or /bin/sh in images without it.
+func loginShell(ctx context.Context, sb engine.Box, command string) []string {
+	shell := bash
+	if _, err := sb.Files().Stat(ctx, bash); errors.Is(err, fs.ErrNotExist) {
+		shell = "/bin/sh"
+	}
+	return []string{shell, "-l", "-c", command}
 }
 
 // shell runs a script of ours, with arguments.
@@ -595,7 +608,7 @@ func isPause(command string) bool {
 // startProgram starts a program that goes on running, if there is one, and waits until another one says that it is ready.
 func startProgram(ctx context.Context, sb engine.Box, start, ready string, within time.Duration, like sandpit.Command) error {
 	if start != "" {
-		like.Argv, like.Background = []string{"/bin/bash", "-l", "-c", start}, true
+		like.Argv, like.Background = loginShell(ctx, sb, start), true
 		p, err := sb.Start(ctx, like)
 		if err != nil {
 			return fmt.Errorf("starting the program of the template: %w", err)
@@ -607,7 +620,7 @@ func startProgram(ctx context.Context, sb engine.Box, start, ready string, withi
 	}
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	like.Argv, like.Background = []string{"/bin/bash", "-l", "-c", ready}, false
+	like.Argv, like.Background = loginShell(ctx, sb, ready), false
 	for {
 		out, err := sandpit.Run(ctx, sb, like)
 		switch {

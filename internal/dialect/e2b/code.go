@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -227,7 +228,7 @@ func runCode(c *call) error {
 			})
 		},
 	})
-	if err != nil || res.Ended != "" {
+	if err != nil || res.InterpreterEnd != "" {
 		if gone := c.ending(); gone != nil {
 			if timer.Stop(); !l.hasBegun() {
 				return gone
@@ -237,7 +238,10 @@ func runCode(c *call) error {
 		}
 	}
 	if err != nil {
-		if timer.Stop(); !l.hasBegun() {
+		// SDKs take 404 for something that is gone, and that of JavaScript shows the text of no other status: so it is an
+		// error of the run that the interpreter is missing.
+		missing := in.Context == "" && errcode.Of(err) == errcode.NotFound
+		if timer.Stop(); !missing && !l.hasBegun() {
 			return err
 		}
 		f := c.Describe(err)
@@ -247,19 +251,19 @@ func runCode(c *call) error {
 	}
 	stdout.flush()
 	stderr.flush()
-	if res.Restarted != "" {
-		_ = l.send(textLine{"stderr", "the context was restarted: " + res.Restarted + "\n", time.Now().UnixNano()})
+	if res.StateLost != "" {
+		_ = l.send(textLine{"stderr", "the context was restarted: " + res.StateLost + "\n", time.Now().UnixNano()})
 	}
 	if res.Truncated {
 		_ = l.send(textLine{"stderr", leftOut(), time.Now().UnixNano()})
 	}
 	switch {
-	case res.Error != nil && res.Error.Name == sandpit.ExitStatus: // which has no name at E2B
-		_ = l.send(codeError{Type: "error", Value: res.Error.Value})
 	case res.Error != nil:
 		_ = l.send(codeError{"error", res.Error.Name, res.Error.Value, res.Error.Traceback})
-	case res.Ended != "":
-		_ = l.send(codeError{Type: "error", Name: "InterpreterEnded", Value: res.Ended})
+	case res.InterpreterEnd != "":
+		_ = l.send(codeError{Type: "error", Name: "InterpreterEnded", Value: res.InterpreterEnd})
+	case res.ExitCode != 0: // which has no name at E2B
+		_ = l.send(codeError{Type: "error", Value: strconv.Itoa(res.ExitCode)})
 	}
 	_ = l.send(map[string]any{"type": "number_of_executions", "execution_count": res.Run})
 	_ = l.send(map[string]any{"type": "end_of_execution"})

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -25,6 +26,7 @@ import (
 // Bounds of messages, in bytes.
 const (
 	maxMessage = 4 << 20 // that a client sends
+	headSize   = 5       // of an envelope
 	flagEnd    = 2       // of the envelope that ends a stream
 )
 
@@ -88,9 +90,15 @@ func failRPC(c *gate.Call, f gate.Failure, status int) {
 		writeJSON(c.W, status, body)
 		return
 	}
-	c.W.Header().Set("Content-Type", typeStream)
-	c.W.WriteHeader(http.StatusOK)
-	_, _ = c.W.Write(endEnvelope(&e)) // the client may have left
+	writeStream(c.W, endEnvelope(&e))
+}
+
+// writeStream answers with a whole stream. Its length lets clients read it that still send: see writeJSON.
+func writeStream(w http.ResponseWriter, envelopes []byte) {
+	w.Header().Set("Content-Type", typeStream)
+	w.Header().Set("Content-Length", strconv.Itoa(len(envelopes)))
+	w.WriteHeader(http.StatusOK)
+	_, _ = w.Write(envelopes) // the client may have left
 }
 
 func isStream(r *http.Request) bool {
@@ -116,13 +124,52 @@ func endEnvelope(e *connectError) []byte {
 
 // openEnvelope returns the message in the envelope that is all of data.
 func openEnvelope(data []byte) ([]byte, error) {
-	switch {
-	case len(data) < 5 || int64(binary.BigEndian.Uint32(data[1:5])) != int64(len(data)-5):
+	if len(data) < headSize || int64(binary.BigEndian.Uint32(data[1:])) != int64(len(data)-headSize) {
 		return nil, gate.Invalid("the body is not one envelope of the Connect protocol", "")
-	case data[0] != 0:
-		return nil, &gate.Refusal{Code: errcode.UnsupportedMedia, Message: "compressed messages are not supported", Hint: "send the message uncompressed"}
 	}
-	return data[5:], nil
+	return data[headSize:], checkFlags(data[0])
+}
+
+// checkFlags checks the flags of an envelope that a client has sent.
+func checkFlags(flags byte) error {
+	if flags != 0 {
+		return &gate.Refusal{Code: errcode.UnsupportedMedia, Message: "compressed messages are not supported", Hint: "send the message uncompressed"}
+	}
+	return nil
+}
+
+// nextEnvelope reads the message in the next envelope of a stream into a buffer, and returns io.EOF after the last one. The
+// first byte comes from between, and the rest from within, which are readers of the same stream. read reads to the end.
+func nextEnvelope(buf *bytes.Buffer, between, within io.Reader, read func(*bytes.Buffer, io.Reader) error) error {
+	var head [headSize]byte
+	if _, err := io.ReadFull(between, head[:1]); err != nil {
+		return err
+	}
+	_, err := io.ReadFull(within, head[1:])
+	size := int64(binary.BigEndian.Uint32(head[1:]))
+	switch {
+	case err == io.EOF || err == io.ErrUnexpectedEOF:
+		return errCut()
+	case err != nil:
+		return err
+	case size > maxMessage:
+		return &gate.Refusal{Code: errcode.TooLarge, Message: "the message is too large", Hint: "send it in parts"}
+	}
+	if err := checkFlags(head[0]); err != nil {
+		return err
+	}
+	buf.Reset()
+	if err := read(buf, io.LimitReader(within, size)); err != nil {
+		return err
+	}
+	if int64(buf.Len()) < size {
+		return errCut()
+	}
+	return nil
+}
+
+func errCut() error {
+	return gate.Invalid("the body ends within an envelope of the Connect protocol", "")
 }
 
 // readJSON reads the JSON body of a request.

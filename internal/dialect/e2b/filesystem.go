@@ -65,7 +65,7 @@ func (f userFiles) entryOf(ctx context.Context, p string, i sandpit.FileInfo) en
 	p = f.absolute(p)
 	e := entry{
 		Name: path.Base(p), Path: p, Size: strconv.FormatInt(i.Size, 10), Mode: uint32(i.Mode.Perm()), Permissions: i.Mode.String(),
-		Owner: ownerOf(i.UID), Group: ownerOf(i.GID), ModifiedTime: i.ModTime.UTC(), Type: typeOf(i.Mode), Metadata: metadataIn(i.Attrs),
+		Owner: ownerOf(i.UID), Group: ownerOf(i.GID), ModifiedTime: i.ModTime.UTC(), Type: typeOf(i.Mode), Metadata: metadataIn(i.Xattrs),
 	}
 	if i.Mode&fs.ModeSymlink != 0 {
 		if e.Target = i.Target; !path.IsAbs(e.Target) {
@@ -158,7 +158,7 @@ func listDir(c *call, in *onPath) (any, error) {
 	if i, err := f.Lstat(c.Ctx, root); err == nil && i.Mode&fs.ModeSymlink != 0 {
 		root += "/." // what the link leads to
 	}
-	q := sandpit.FindQuery{Depth: int(max(min(in.Depth, 1<<20), 1)), Limit: 1000, Attrs: true}
+	q := sandpit.FindQuery{Depth: int(max(min(in.Depth, 1<<20), 1)), Limit: 1000, Xattrs: true}
 	list := []entry{}
 	held := int64(0)
 	for more := true; more; {

@@ -30,6 +30,7 @@ func processRoutes() []route {
 		post("Connect", "connectProcess", false, streaming(connectProcess)),
 		post("List", "listProcesses", false, unary(listProcesses)),
 		post("SendInput", "sendInput", false, unary(sendInput)),
+		post("StreamInput", "streamInput", false, streamInput),
 		post("CloseStdin", "closeStdin", false, unary(closeStdin)),
 		post("SendSignal", "sendSignal", true, unary(sendSignal)),
 		post("Update", "updateProcess", false, unary(updateProcess)),
@@ -69,14 +70,14 @@ func (s selector) about() string {
 	return "pid " + strconv.FormatUint(uint64(s.PID), 10)
 }
 
-// running returns the running process that s names.
+// running returns the running process that s names: of several with a tag, the one that was started last.
 func (s selector) running(ctx context.Context, sb sandpit.Sandbox) (sandpit.ProcessInfo, error) {
 	all, err := sb.Processes(ctx)
 	if err != nil {
 		return sandpit.ProcessInfo{}, err
 	}
 	for _, p := range slices.Backward(all) {
-		if p.PID == int(s.PID) && p.Result == nil && s.Tag == "" {
+		if p.Result == nil && (s.Tag == "" && p.PID == int(s.PID) || s.Tag != "" && p.Tag == s.Tag) {
 			return p, nil
 		}
 	}
@@ -155,16 +156,13 @@ func (o output) Write(b []byte) (int, error) {
 // startProcess starts a process and streams its output. The time-out of the call is that of the
 // process, which is then killed; a client that leaves ends only the stream.
 func startProcess(c *call, in *startRequest) error {
-	if in.Tag != "" {
-		return &gate.Refusal{Code: errcode.Unsupported, Message: "tags of processes are not supported", Hint: "use the pid of the process"}
-	}
 	sb, err := c.running()
 	if err != nil {
 		return err
 	}
 	cmd := sandpit.Command{
 		Argv: append([]string{in.Process.Cmd}, in.Process.Args...), Dir: in.Process.Cwd, Env: withOwn(sb, in.Process.Envs), User: user(c.R),
-		Stdin: in.Stdin == nil || *in.Stdin, Timeout: c.timeout(),
+		Stdin: in.Stdin == nil || *in.Stdin, Timeout: c.timeout(), Tag: in.Tag,
 	}
 	s := c.newStream(eventKeepalive)
 	defer s.close()
@@ -174,6 +172,9 @@ func startProcess(c *call, in *startRequest) error {
 	}
 	p, err := sb.Start(c.Ctx, cmd)
 	if err != nil {
+		if failed := new(sandpit.StartError); in.Process.Cmd == bash && errors.As(err, &failed) && failed.ExitCode == 127 {
+			return sandpit.WithHint(err, "use an image that has bash: SDKs run commands with it")
+		}
 		return err
 	}
 	defer detach(p)
@@ -289,9 +290,10 @@ func (*listRequest) about() string { return "" }
 type processInfo struct {
 	Config processConfig `json:"config"`
 	PID    int           `json:"pid"`
+	Tag    string        `json:"tag,omitempty"`
 }
 
-// listProcesses lists the running processes. Their environment and directory are not known.
+// listProcesses lists the running processes, without their environments: see sandpit.ProcessInfo.
 func listProcesses(c *call, _ *listRequest) (any, error) {
 	sb, err := c.running()
 	if err != nil {
@@ -304,18 +306,21 @@ func listProcesses(c *call, _ *listRequest) (any, error) {
 	list := []processInfo{}
 	for _, p := range all {
 		if p.Result == nil && len(p.Argv) > 0 {
-			list = append(list, processInfo{processConfig{Cmd: p.Argv[0], Args: p.Argv[1:]}, p.PID})
+			list = append(list, processInfo{processConfig{Cmd: p.Argv[0], Args: p.Argv[1:], Cwd: p.Dir}, p.PID, p.Tag})
 		}
 	}
 	return map[string]any{"processes": list}, nil
 }
 
 type inputRequest struct {
-	Process selector `json:"process"`
-	Input   struct {
-		Stdin []byte `json:"stdin"`
-		Pty   []byte `json:"pty"`
-	} `json:"input"`
+	Process selector     `json:"process"`
+	Input   processInput `json:"input"`
+}
+
+// processInput is input of a process, of either kind.
+type processInput struct {
+	Stdin []byte `json:"stdin"`
+	Pty   []byte `json:"pty"`
 }
 
 func (r *inputRequest) about() string { return r.Process.about() }
@@ -334,16 +339,21 @@ func sendInput(c *call, in *inputRequest) (any, error) {
 	if p.Stdin() == nil {
 		return nil, gate.Invalid("the process has no standard input", "start the process with stdin")
 	}
-	ctx, cancel := context.WithTimeout(c.Ctx, c.api.Gate.Limits().Tunnel)
+	return struct{}{}, c.write(c.Ctx, p, leave, in.Input)
+}
+
+// write writes to the standard input of a process. leave ends a write that waits.
+func (c *call) write(ctx context.Context, p sandpit.Process, leave func(), in processInput) error {
+	ctx, cancel := context.WithTimeout(ctx, c.api.Gate.Limits().Tunnel)
 	defer cancel()
-	defer context.AfterFunc(ctx, leave)() // which ends the write
-	if _, err := p.Stdin().Write(append(in.Input.Stdin, in.Input.Pty...)); err != nil {
+	defer context.AfterFunc(ctx, leave)()
+	if _, err := p.Stdin().Write(append(in.Stdin, in.Pty...)); err != nil {
 		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
+			return context.Cause(ctx)
 		}
-		return nil, fmt.Errorf("writing to the standard input: %w", errors.Join(err, sandpit.ErrNotFound))
+		return fmt.Errorf("writing to the standard input: %w", errors.Join(err, sandpit.ErrNotFound))
 	}
-	return struct{}{}, nil
+	return nil
 }
 
 // closeStdin ends the input of a process.

@@ -192,7 +192,7 @@ func writeFiles(c *call) error {
 			return err
 		}
 		src := &source{r: r}
-		if _, err := f.Write(c.Ctx, f.inside(p), src, sandpit.WriteOptions{Parents: true, Attrs: attrsOf(metadata)}); err != nil {
+		if _, err := f.Write(c.Ctx, f.inside(p), src, sandpit.WriteOptions{Parents: true, Xattrs: attrsOf(metadata)}); err != nil {
 			if src.err != nil {
 				return badBody(src.err)
 			}

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -55,7 +54,7 @@ func greet(t *testing.T, i driver.Instance, conf *guest.Config) *guest.Client {
 }
 
 func persistentConfig() *guest.Config {
-	return &guest.Config{User: "1000", Output: 1 << 20, NoFile: 1024, Life: time.Hour}
+	return &guest.Config{User: "1000", Output: 1 << 20, NoFile: 1024}
 }
 
 // L18: other files in KeepDir are not sandboxes, and a sandbox that was left, taken over by

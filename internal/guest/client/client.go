@@ -17,7 +17,6 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
@@ -26,15 +25,14 @@ import (
 
 // Config configures all processes and file work of a sandbox.
 type Config struct {
-	User        string        // "name", "uid", "name:group" or "uid:gid", looked up in the image; empty: the guest's own
-	Dir         string        // where processes start and relative paths begin; empty: the user's home, or / when that does not exist
-	Env         []string      // of every process, "KEY=VALUE", before Command.Env
-	Output      int64         // bytes of output that a process may have; 0: no limit
-	NoFile      int64         // open descriptors of each process; 0: as many as the guest
-	Life        time.Duration // the longest time that a process may run; 0: no limit
-	RootCaps    uint64        // capabilities that processes of uid 0 keep, a bit each; 0: none
-	OOMScoreAdj int           // of processes; only raising works
-	Sudo        bool          `json:",omitempty"` // programs of the sandbox's user may start others as root
+	User        string   // "name", "uid", "name:group" or "uid:gid", looked up in the image; empty: the guest's own
+	Dir         string   // where processes start and relative paths begin; empty: the user's home, or / when that does not exist
+	Env         []string // of every process, "KEY=VALUE", before Command.Env
+	Output      int64    // bytes of output that a process may have; 0: no limit
+	NoFile      int64    // open descriptors of each process; 0: as many as the guest
+	RootCaps    uint64   // capabilities that processes of uid 0 keep, a bit each; 0: none
+	OOMScoreAdj int      // of processes; only raising works
+	Sudo        bool     `json:",omitempty"` // programs of the sandbox's user may start others as root
 }
 
 // Options are for New.
@@ -128,12 +126,12 @@ func New(ctx context.Context, conn net.Conn, opt Options) (*Client, error) {
 }
 
 func (conf *Config) message() (*wire.Config, error) {
-	if conf.NoFile < 0 || conf.Output < 0 || conf.Life < 0 {
+	if conf.NoFile < 0 || conf.Output < 0 {
 		return nil, fault.Errorf(sandpit.ErrInvalid, "configuring the guest: a limit is negative")
 	}
 	return &wire.Config{
 		User: conf.User, Dir: conf.Dir, Env: conf.Env, Output: conf.Output, NoFile: uint64(conf.NoFile),
-		Life: int64(conf.Life), RootCaps: conf.RootCaps, OOMScoreAdj: int64(conf.OOMScoreAdj), Sudo: conf.Sudo,
+		RootCaps: conf.RootCaps, OOMScoreAdj: int64(conf.OOMScoreAdj), Sudo: conf.Sudo,
 	}, nil
 }
 

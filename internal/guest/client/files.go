@@ -232,8 +232,8 @@ func (f files) Write(ctx context.Context, path string, from io.Reader, opt sandp
 			return 0, pathError("write", path, err)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(opt.Attrs)) {
-		m.Attrs = append(m.Attrs, wire.Attr{Name: name, Value: opt.Attrs[name]})
+	for _, name := range slices.Sorted(maps.Keys(opt.Xattrs)) {
+		m.Attrs = append(m.Attrs, wire.Attr{Name: name, Value: opt.Xattrs[name]})
 	}
 	switch {
 	case len(m.Attrs) == 0:
@@ -438,6 +438,6 @@ func fileInfo(m *wire.File) sandpit.FileInfo {
 	}
 	return sandpit.FileInfo{
 		Name: m.Name, Size: m.Size, Mode: fileMode(m.Mode), ModTime: time.Unix(0, m.ModTime),
-		UID: uint32(m.UID), GID: uint32(m.GID), Target: m.Target, Attrs: attrs,
+		UID: uint32(m.UID), GID: uint32(m.GID), Target: m.Target, Xattrs: attrs,
 	}
 }

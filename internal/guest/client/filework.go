@@ -31,7 +31,7 @@ func (f files) Find(ctx context.Context, root string, q sandpit.FindQuery) ([]sa
 	var out []sandpit.FileInfo
 	for size := 0; ; {
 		var m wire.Entries
-		err := f.call(ctx, wire.OpFind, &wire.Find{Root: root, Glob: q.Glob, After: after, Depth: uint64(q.Depth), Limit: uint64(limit - len(out)), Attrs: q.Attrs}, &m)
+		err := f.call(ctx, wire.OpFind, &wire.Find{Root: root, Glob: q.Glob, After: after, Depth: uint64(q.Depth), Limit: uint64(limit - len(out)), Attrs: q.Xattrs}, &m)
 		if err != nil {
 			return nil, false, pathError("find", root, err)
 		}

@@ -114,9 +114,18 @@ func (c *Client) start(ctx context.Context, cmd sandpit.Command, d *Detach) (*Pr
 			return nil, sandpit.WithHint(fault.Invalidf("starting a process: %q must not be negative", limit.name), "leave it out for no limit of its own")
 		}
 	}
+	if err := notation.CheckRlimits(cmd.Rlimits); err != nil {
+		return nil, fmt.Errorf("starting a process: %w", err)
+	}
+	if err := checkTag(cmd.Tag); err != nil {
+		return nil, err
+	}
 	m := &wire.Start{
 		Argv: cmd.Argv, Script: cmd.Script, Env: cmd.Env, Dir: cmd.Dir, User: cmd.User,
-		Timeout: int64(cmd.Timeout), Output: cmd.OutputLimit, NoFile: uint64(cmd.NoFile),
+		Timeout: int64(cmd.Timeout), Output: cmd.OutputLimit, NoFile: uint64(cmd.NoFile), Tag: cmd.Tag,
+	}
+	for _, l := range cmd.Rlimits {
+		m.Rlimits = append(m.Rlimits, wire.Rlimit(l))
 	}
 	if cmd.Stdin {
 		m.Flags |= wire.StartStdin
@@ -148,6 +157,9 @@ func (c *Client) start(ctx context.Context, cmd sandpit.Command, d *Detach) (*Pr
 		m.Flags |= wire.StartWindows
 	}
 	c.mu.Unlock()
+	if len(m.Rlimits) > 0 && c.features&wire.FeatureRlimits == 0 {
+		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "starting a process: this sandbox is older than rlimits"), "stop and start the sandbox")
+	}
 	if cmd.OutputLimit > 0 && (limit == 0 || cmd.OutputLimit < limit) {
 		limit = cmd.OutputLimit
 	}
@@ -434,6 +446,14 @@ func (w *stdin) Close() error {
 	return nil
 }
 
+// checkTag checks a Command.Tag.
+func checkTag(tag string) error {
+	if len(tag) > sandpit.MaxTag || notation.Printable(tag, sandpit.MaxTag) != tag {
+		return sandpit.WithHint(fault.Invalidf("starting a process: its tag is too long, or not printable"), fmt.Sprintf("use at most %d bytes of printable characters", sandpit.MaxTag))
+	}
+	return nil
+}
+
 // ProcessInfo describes a process that the guest has started.
 type ProcessInfo struct {
 	Ref        uint64
@@ -441,6 +461,7 @@ type ProcessInfo struct {
 	Command    []string
 	Cut        bool // Command is clipped
 	User       string
+	Dir, Tag   string // of its command
 	Started    time.Time
 	Background bool
 	Stdin      bool // it was started with a standard input
@@ -480,8 +501,10 @@ func (c *Client) Processes(ctx context.Context) ([]ProcessInfo, error) {
 				Ref: p.Ref, PID: int(min(p.PID, math.MaxInt32)), User: printable(p.User), Started: time.Unix(0, p.StartAt),
 				Background: p.Detached, Exited: p.Exited, Position: clamp(p.Position), Command: p.Command,
 				Stdin: p.Flags&(wire.StartStdin|wire.StartTerminal) != 0, Terminal: p.Flags&wire.StartTerminal != 0,
+				Dir: p.Dir[:min(len(p.Dir), wire.MaxDir)], Tag: notation.Printable(p.Tag, wire.MaxTag),
 				Cut: p.Flags&wire.ProcessCut != 0, Announced: p.Flags&wire.ProcessAnnounced != 0,
 			}
+			size += len(p.Dir)
 			for _, a := range p.Command {
 				size += len(a)
 			}

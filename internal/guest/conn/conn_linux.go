@@ -108,7 +108,7 @@ func (c *Conn) Leave(why *wire.ErrorMessage, patience time.Duration) {
 var errVersion = errors.New("no common protocol version")
 
 // guestFeatures are the features of this guest.
-const guestFeatures = wire.FeatureWindows | wire.FeaturePassAll | wire.FeatureAs | wire.FeatureInPlace | wire.FeatureAttrs | wire.FeatureAsRoot
+const guestFeatures = wire.FeatureWindows | wire.FeaturePassAll | wire.FeatureAs | wire.FeatureInPlace | wire.FeatureAttrs | wire.FeatureRlimits | wire.FeatureAsRoot
 
 func (c *Conn) read() error {
 	hello := wire.HelloMessage{Version: wire.Version, MinVersion: wire.MinVersion, Window: wire.GuestWindow, Features: guestFeatures, Build: Build()}

@@ -29,7 +29,7 @@ func (z *zygote) fits(a *spawn.Attr) bool {
 	same := len(z.attr.Argv) - 1
 	return len(a.Argv) > same && slices.Equal(a.Argv[:same], z.attr.Argv[:same]) && slices.Equal(a.Env, z.attr.Env) &&
 		a.SetUser == z.attr.SetUser && a.UID == z.attr.UID && a.GID == z.attr.GID && slices.Equal(a.Groups, z.attr.Groups) &&
-		a.Caps == z.attr.Caps && a.NoFile == z.attr.NoFile && a.OOMScoreAdj == z.attr.OOMScoreAdj && !a.Terminal
+		a.Caps == z.attr.Caps && slices.Equal(a.Rlimits, z.attr.Rlimits) && a.OOMScoreAdj == z.attr.OOMScoreAdj && !a.Terminal
 }
 
 // zygoteFor returns a running zygote that fits, or nil.

@@ -24,7 +24,9 @@ type process struct {
 	helper   int
 	argv     []string // as far as it is listed
 	user     string   // as far as it is listed
-	flags    uint64   // StartStdin, StartTerminal, ProcessCut
+	dir      string   // as its start names it
+	tag      string
+	flags    uint64 // StartStdin, StartTerminal, ProcessCut
 	detached bool
 	startAt  time.Time
 	proc     *spawn.Proc
@@ -75,11 +77,7 @@ func (p *process) run(m *wire.Start, s *conn.Stream, to sink) {
 	if p.stderr != nil {
 		go p.pump(p.stderr, wire.Data2, s.Room(wire.Data2), to)
 	}
-	timeout := time.Duration(m.Timeout)
-	if life := p.table.settings.Config().Life; life > 0 && (timeout == 0 || life < timeout) {
-		timeout = life
-	}
-	if timeout > 0 {
+	if timeout := time.Duration(m.Timeout); timeout > 0 {
 		timer := time.AfterFunc(timeout-time.Since(p.startAt), p.timeout)
 		defer timer.Stop()
 	}

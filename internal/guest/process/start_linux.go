@@ -118,6 +118,9 @@ func (t *Table) startProcess(s *conn.Stream, m *wire.Start) (*process, error) {
 	if err := settings.CheckEnv(m.Env); err != nil {
 		return nil, err
 	}
+	if len(m.Tag) > wire.MaxTag {
+		return nil, wire.Invalid("the tag is too long")
+	}
 	if m.Timeout < 0 || m.Output < 0 {
 		return nil, wire.Invalid("a limit is negative")
 	}
@@ -132,6 +135,7 @@ func (t *Table) startProcess(s *conn.Stream, m *wire.Start) (*process, error) {
 	shown, cut := cmdline.Clip(argv) // the strings of m are parts of the whole request
 	p := &process{
 		table: t, argv: shown, user: u.Name[:min(len(u.Name), maxListedUser)],
+		dir: strings.Clone(m.Dir[:min(len(m.Dir), wire.MaxDir)]), tag: strings.Clone(m.Tag),
 		flags: m.Flags & (wire.StartStdin | wire.StartTerminal), terminal: terminal, detached: m.Flags&wire.StartDetached != 0,
 		limit: conf.Output, drained: make(chan *source, 2),
 	}
@@ -144,9 +148,9 @@ func (t *Table) startProcess(s *conn.Stream, m *wire.Start) (*process, error) {
 	if p.detached {
 		p.log = newOutputLog(m.Keep)
 	}
-	noFile := conf.NoFile
-	if m.NoFile > 0 && (noFile == 0 || m.NoFile < noFile) {
-		noFile = m.NoFile
+	limits, err := rlimits(&conf, m.NoFile, m.Rlimits)
+	if err != nil {
+		return nil, err
 	}
 	dir := conf.WorkDir(&u)
 	switch {
@@ -159,7 +163,7 @@ func (t *Table) startProcess(s *conn.Stream, m *wire.Start) (*process, error) {
 	a := &spawn.Attr{
 		Argv: argv, Candidates: candidates(argv[0], env), Env: env, Dir: dir,
 		SetUser: u.Change, UID: u.UID, GID: u.GID, Groups: u.Groups,
-		NoFile: noFile, OOMScoreAdj: conf.OOMScoreAdj, Terminal: terminal,
+		Rlimits: limits, OOMScoreAdj: conf.OOMScoreAdj, Terminal: terminal,
 	}
 	if u.UID == 0 {
 		a.Caps = conf.RootCaps

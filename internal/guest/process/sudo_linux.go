@@ -114,10 +114,14 @@ func (t *Table) serveSudo(c *os.File, fd int) *wire.Exit {
 		return refuseSudo(1, err.Error())
 	}
 	env := environ(&u, false, conf.Env, m.Env)
+	limits, err := rlimits(&conf, 0, nil)
+	if err != nil {
+		return refuseSudo(1, err.Error())
+	}
 	a := &spawn.Attr{
 		Argv: m.Argv, Candidates: candidates(m.Argv[0], env), Env: env, Dir: m.Dir,
 		SetUser: u.Change, UID: u.UID, GID: u.GID, Groups: u.Groups,
-		NoFile: conf.NoFile, OOMScoreAdj: conf.OOMScoreAdj,
+		Rlimits: limits, OOMScoreAdj: conf.OOMScoreAdj,
 		Stdin: fds[0], Stdout: fds[1], Stderr: fds[2], On: t.on(),
 	}
 	if u.UID == 0 {

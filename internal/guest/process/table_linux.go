@@ -193,7 +193,7 @@ func (t *Table) list(after uint64) *wire.Processes {
 	for _, p := range ps {
 		w := wire.Process{
 			Started: wire.Started{Ref: p.ref, PID: uint64(p.pid)}, User: p.user, Command: p.argv,
-			StartAt: p.startAt.UnixNano(), Detached: p.detached, Flags: p.flags,
+			StartAt: p.startAt.UnixNano(), Detached: p.detached, Flags: p.flags, Dir: p.dir, Tag: p.tag,
 		}
 		if p.log != nil {
 			w.Position = uint64(p.log.position())

@@ -2,7 +2,6 @@ package settings
 
 import (
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -16,8 +15,7 @@ type Config struct {
 	Env         []string
 	Output      int64 // bytes of output of a process; 0: no limit
 	NoFile      uint64
-	Life        time.Duration // of a process; 0: no limit
-	RootCaps    uint64        // capabilities of programs that run as root
+	RootCaps    uint64 // capabilities of programs that run as root
 	OOMScoreAdj int
 	dir         string
 }
@@ -27,7 +25,7 @@ func (s *Settings) Configure(m *wire.Config) error {
 	if err := CheckEnv(m.Env); err != nil {
 		return err
 	}
-	if m.Output < 0 || m.Life < 0 {
+	if m.Output < 0 {
 		return wire.Invalid("a limit is negative")
 	}
 	u, err := s.LookUser(m.User)
@@ -40,7 +38,7 @@ func (s *Settings) Configure(m *wire.Config) error {
 	s.mu.Lock()
 	s.conf = Config{
 		User: u, dir: m.Dir, Env: m.Env, Output: m.Output, NoFile: m.NoFile,
-		Life: time.Duration(m.Life), RootCaps: m.RootCaps & rights.Permitted(), OOMScoreAdj: int(m.OOMScoreAdj),
+		RootCaps: m.RootCaps & rights.Permitted(), OOMScoreAdj: int(m.OOMScoreAdj),
 	}
 	s.mu.Unlock()
 	return nil

@@ -41,8 +41,8 @@ type Attr struct {
 	Stdin, Stdout, Stderr int  // descriptors, all above 2; with Terminal the same slave thrice
 	Terminal              bool // make Stdin the controlling terminal
 
-	NoFile      uint64 // RLIMIT_NOFILE, both values; 0 keeps the guest's
-	OOMScoreAdj int    // 0 keeps the guest's; only raising works
+	Rlimits     []Rlimit // of the program alone; others are the guest's
+	OOMScoreAdj int      // 0 keeps the guest's; only raising works
 
 	// Zygote makes what the program leaves behind children of the guest, and not of the helper.
 	Zygote bool
@@ -55,6 +55,13 @@ type Attr struct {
 	// A program that may signal its helper can stop it before it has reported; Start then
 	// waits until the helper is continued or killed.
 	Made func(helper int)
+}
+
+// Rlimit is a resource limit of setrlimit(2).
+type Rlimit struct {
+	Name       string // for errors
+	Resource   int
+	Soft, Hard uint64
 }
 
 // A StartError says why a program could not be started.
@@ -266,11 +273,6 @@ func programs(a *Attr, status int) (prepare, child, settle *sysprog.Program, err
 	}
 	child.ResetSignals()
 	child.Call("setting the umask", unix.SYS_UMASK, sysprog.Int(0o022))
-	if a.NoFile != 0 {
-		lim := binary.NativeEndian.AppendUint64(nil, a.NoFile)
-		lim = binary.NativeEndian.AppendUint64(lim, a.NoFile)
-		child.Call("limiting open files", unix.SYS_PRLIMIT64, sysprog.Int(0), sysprog.Int(unix.RLIMIT_NOFILE), child.Bytes(lim), sysprog.Int(0))
-	}
 	child.Call("forbidding new privileges", unix.SYS_PRCTL, sysprog.Int(unix.PR_SET_NO_NEW_PRIVS), sysprog.Int(1), sysprog.Int(0), sysprog.Int(0), sysprog.Int(0))
 	for c := range 64 {
 		bit := uint64(1) << c
@@ -293,6 +295,13 @@ func programs(a *Attr, status int) (prepare, child, settle *sysprog.Program, err
 	}
 	child.Call("setting capabilities", unix.SYS_CAPSET, child.Bytes(CapHeader()), child.Bytes(CapData(a.Caps, 0)))
 	child.Call("entering "+a.Dir, unix.SYS_CHDIR, child.Str(a.Dir))
+
+	// Last: not even a limit of 0 keeps the program from being executed as its user.
+	for _, l := range a.Rlimits {
+		lim := binary.NativeEndian.AppendUint64(nil, l.Soft)
+		lim = binary.NativeEndian.AppendUint64(lim, l.Hard)
+		child.Call("setting the rlimit "+l.Name, unix.SYS_PRLIMIT64, sysprog.Int(0), sysprog.Int(l.Resource), child.Bytes(lim), sysprog.Int(0))
+	}
 
 	argv, err := child.Strs(a.Argv)
 	if err != nil {

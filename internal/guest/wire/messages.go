@@ -27,6 +27,7 @@ const (
 	FeatureAs                  // OpAs
 	FeatureInPlace             // Write.InPlace and OpSetAttr
 	FeatureAttrs               // Write.Attrs
+	FeatureRlimits             // Start.Rlimits
 	FeatureAsRoot              // As.Root
 )
 
@@ -152,7 +153,7 @@ type Config struct {
 	Env         []string // of every process, "KEY=VALUE"
 	Output      int64    // bytes of output that a process may have; 0: no limit
 	NoFile      uint64   // RLIMIT_NOFILE of processes; 0: the guest's own
-	Life        int64    // nanoseconds that a process may run; 0: no limit
+	Life        int64    // 0: guests of earlier versions end processes after so many nanoseconds, others ignore it
 	RootCaps    uint64   // capabilities that processes of uid 0 keep, a bit each
 	OOMScoreAdj int64    // of processes
 	Sudo        bool     // serve SudoSocket
@@ -238,7 +239,24 @@ type Start struct {
 	Output     int64  // replaces Config.Output when positive and smaller
 	Keep       uint64 // bytes of the latest output kept for those who attach later
 	NoFile     uint64 // replaces Config.NoFile when positive and smaller
+	Rlimits    []Rlimit
+	Tag        string // a name that the caller gives it, at most MaxTag bytes
 }
+
+// Rlimit is a resource limit of a process.
+type Rlimit struct {
+	Resource   string // the kernel's name, in lower case and without RLIMIT_
+	Soft, Hard uint64 // RLIM_INFINITY is 2^64-1
+}
+
+// MaxRlimits bounds Start.Rlimits.
+const MaxRlimits = 64
+
+// MaxTag bounds Start.Tag, and MaxDir the Dir of a Process, in bytes. A longer directory can't be entered.
+const (
+	MaxTag = 256
+	MaxDir = 4096
+)
 
 // Append appends the encoded message.
 func (m *Start) Append(b []byte) []byte {
@@ -253,7 +271,12 @@ func (m *Start) Append(b []byte) []byte {
 	b = appendInt(b, m.Timeout)
 	b = appendInt(b, m.Output)
 	b = appendUint(b, m.Keep)
-	return appendUint(b, m.NoFile)
+	b = appendUint(b, m.NoFile)
+	b = appendUint(b, uint64(len(m.Rlimits)))
+	for _, l := range m.Rlimits {
+		b = appendUint(appendUint(appendString(b, l.Resource), l.Soft), l.Hard)
+	}
+	return appendString(b, m.Tag)
 }
 
 // Decode decodes a message.
@@ -261,9 +284,21 @@ func (m *Start) Decode(b []byte) error {
 	d := newDecoder(b)
 	*m = Start{
 		d.uint(), d.strings(), d.string(), d.strings(), d.string(), d.string(),
-		d.uint(), d.uint(), d.int(), d.int(), d.uint(), d.uint(),
+		d.uint(), d.uint(), d.int(), d.int(), d.uint(), d.uint(), d.rlimits(), d.string(),
 	}
 	return d.err()
+}
+
+func (d *decoder) rlimits() []Rlimit {
+	n := d.count(MaxRlimits, 3)
+	if n == 0 {
+		return nil
+	}
+	limits := make([]Rlimit, n)
+	for i := range limits {
+		limits[i] = Rlimit{d.string(), d.uint(), d.uint()}
+	}
+	return limits
 }
 
 // Started identifies a process.
@@ -446,6 +481,7 @@ type Process struct {
 	Exit     Exit   // when Exited
 	Flags    uint64 // of its Start: StartStdin and StartTerminal; and those below
 	Position uint64 // bytes of output of a detached process so far
+	Dir, Tag string // of its Start
 }
 
 // More flags of a Process.
@@ -501,7 +537,11 @@ func (p *Process) append(b []byte) []byte {
 	b = appendBool(b, p.Exited)
 	b = appendString(b, string(p.Exit.Append(nil)))
 	b = appendUint(b, p.Flags)
-	return appendUint(b, p.Position)
+	b = appendUint(b, p.Position)
+	if p.Dir == "" && p.Tag == "" { // fields that are missing are zero
+		return b
+	}
+	return appendString(appendString(b, p.Dir), p.Tag)
 }
 
 // Append appends the encoded message. It leaves out the processes that would
@@ -543,6 +583,7 @@ func (d *decoder) process() Process {
 	e := decoder{s: d.string()}
 	p.Exit = e.exit()
 	p.Flags, p.Position = d.uint(), d.uint()
+	p.Dir, p.Tag = d.string(), d.string()
 	d.bad = d.bad || e.bad
 	return p
 }

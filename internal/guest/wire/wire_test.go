@@ -32,7 +32,7 @@ func messages() [][2]decodable {
 		{&ErrorMessage{CodeFile, 28, "no space"}, &ErrorMessage{}},
 		{&Config{"u", "/d", []string{"A=1", ""}, -1, 2, 3, 1 << 40, -500, true}, &Config{}},
 		{&Info{"b", 1, 2, 3, -4, 5, 6}, &Info{}},
-		{&Start{7, []string{"a", "b\x00"}, "s", []string{"E=1"}, "d", "u", 1, 2, -3, 4, 5, 6}, &Start{}},
+		{&Start{7, []string{"a", "b\x00"}, "s", []string{"E=1"}, "d", "u", 1, 2, -3, 4, 5, 6, []Rlimit{{"cpu", 1, 1<<64 - 1}, {"", 0, 0}}, "t"}, &Start{}},
 		{&Started{1, 2}, &Started{}},
 		{&exit, &Exit{}},
 		{&Target{1, 2}, &Target{}},
@@ -41,7 +41,7 @@ func messages() [][2]decodable {
 		{&Resize{Target{1, 2}, 3, 4}, &Resize{}},
 		{&After{5}, &After{}},
 		{&Refs{[]uint64{1, 1 << 40}}, &Refs{List: []uint64{}}},
-		{&Processes{[]Process{{Started{1, 2}, []string{"a"}, "u", -3, true, true, exit, 3, 1 << 40}, {}}, true}, &Processes{List: []Process{}}},
+		{&Processes{[]Process{{Started{1, 2}, []string{"a"}, "u", -3, true, true, exit, 3, 1 << 40, "", ""}, {}}, true}, &Processes{List: []Process{}}},
 		{&Stat{"p", true, true}, &Stat{}},
 		{&file, &File{}},
 		{&described, &Described{}},
@@ -386,5 +386,24 @@ func TestQueueIsClosedWhileItIsFilled(t *testing.T) {
 		if _, _, err := q.Next(); err != io.ErrClosedPipe {
 			t.Fatalf("got %v", err)
 		}
+	}
+}
+
+// The list has the directory and the tag of a process, and nothing more of a process that has neither.
+func TestListHasDirectoryAndTag(t *testing.T) {
+	plain := Process{Started: Started{1, 2}, Command: []string{"a"}}
+	named := plain
+	named.Dir, named.Tag = "/d", "t"
+	for _, p := range []Process{plain, named} {
+		var got Processes
+		if err := got.Decode((&Processes{List: []Process{p}}).Append(nil)); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]Process{p}, got.List); diff != "" {
+			t.Error(diff)
+		}
+	}
+	if more := len(named.append(nil)) - len(plain.append(nil)); more != len("\x02/d\x01t") {
+		t.Errorf("they take %d bytes", more)
 	}
 }

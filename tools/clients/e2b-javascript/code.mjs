@@ -102,6 +102,9 @@ async function contexts() {
 }
 
 async function languages() {
+  const lacking = await Sandbox.create({ timeoutMs: 600_000, envs: { PATH: '/nowhere' } })
+  assert.match((await lacking.runCode('1', { language: 'javascript' })).error.value, /the sandbox has no interpreter for javascript/)
+  await lacking.kill()
   const js = await sbx.runCode("const n = 20; console.log('hü'); (await Promise.resolve(n)) + 1", { language: 'js' })
   assert.deepEqual([js.text, js.logs.stdout.join(''), js.error], ['21', 'hü\n', undefined])
   assert.equal((await sbx.runCode("import os from 'node:os'; const n = 2; n + os.EOL.length", { language: 'javascript' })).text, '3')

@@ -9,13 +9,14 @@ import time
 import urllib.error
 import urllib.request
 
-from report import Blocking, Report, since  # which traces from here on
+from report import UNCHECKED, Blocking, Report, since  # which traces from here on
 
 import e2b
 from e2b import (
     CommandExitException,
     FileType,
     FilesystemEventType,
+    NotFoundException,
     SandboxException,
     SandboxQuery,
     TimeoutException,
@@ -71,6 +72,9 @@ def processes():
 
     cat = sbx.commands.run('read x; echo "$x"; echo end', background=True, stdin=True)
     assert cat.pid in [p.pid for p in sbx.commands.list()]
+    placed = sbx.commands.run("sleep 1000", background=True, cwd="/tmp")
+    assert [(p.cwd, p.tag) for p in sbx.commands.list() if p.pid == placed.pid] == [("/tmp", None)]
+    placed.kill()
     sbx.commands.send_stdin(cat.pid, "liné\n")
     assert cat.wait().stdout == "liné\nend\n"
     if "Commands.close_stdin" in report.methods:
@@ -88,6 +92,31 @@ def processes():
     sleep.disconnect()
     assert sbx.commands.connect(sleep.pid).kill()
     assert not sbx.commands.kill(sleep.pid)
+
+
+def stream(module, pid, pieces):
+    """Sends pieces of input as one stream."""
+    if asynchronous:
+        handle = module.stream_input(pid)
+        for piece in pieces:
+            handle.send(piece)
+        handle.close()
+    else:
+        module.stream_input(pid, iter(pieces))
+
+
+def streams():
+    pieces = [f"line {i}\n" for i in range(1000)] + ["x" * 1_000_000, b"\n"]
+    count = sbx.commands.run("head -n 1001 | wc -c", background=True, stdin=True)
+    stream(sbx.commands, count.pid, pieces)
+    assert count.wait().stdout.strip() == str(sum(len(p) for p in pieces))
+    fails(NotFoundException, lambda: stream(sbx.commands, count.pid, ["x"]))
+    none = sbx.commands.run("sleep 1000", background=True)
+    assert "no standard input" in str(fails(e2b.InvalidArgumentException, lambda: stream(sbx.commands, none.pid, ["x"])))
+    none.kill()
+    term = sbx.pty.create(e2b.PtySize(cols=90, rows=30), **({"on_data": lambda data: None} if asynchronous else {}))
+    stream(sbx.pty, term.pid, [b"exit ", b"7\n"])
+    assert fails(CommandExitException, term.wait).exit_code == 7
 
 
 def terminals():
@@ -155,7 +184,7 @@ def files():
 
 def users():
     if os.getuid() != 0 and not sbx.commands.run("command -v sudo || true").stdout:
-        return  # without subordinate ids, a server of an ordinary user makes sandboxes with one user
+        return UNCHECKED  # without subordinate ids, a server of an ordinary user makes sandboxes with one user
     sbx.files.write("/etc/of-root", "x", user="root")
     assert sbx.files.get_info("/etc/of-root").owner == "root"
     assert sbx.commands.run("id -un", user="root").stdout == "root\n"
@@ -246,13 +275,13 @@ def git():
 
 
 def ports():
-    """Names below localhost are those of this machine, but not for every resolver: the request goes to the server's address."""
-    assert sbx.get_host(8000).startswith(f"8000-{sbx.sandbox_id}.")
-    if "E2B_SANDBOX_URL" not in os.environ:
-        return  # the tests of the server have host names with TLS
+    """Names below localhost are those of this machine, but not for every resolver: the request goes to the server's
+    address, if there is one."""
+    host = sbx.get_host(8000)
+    assert host.startswith(f"8000-{sbx.sandbox_id}.")
     server = sbx.commands.run("mkdir /tmp/site && echo hello > /tmp/site/index.html && cd /tmp/site && exec python3 -m http.server 8000", background=True)
     while True:
-        request = urllib.request.Request(os.environ["E2B_SANDBOX_URL"], headers={"Host": sbx.get_host(8000)})
+        request = urllib.request.Request(os.environ.get("E2B_SANDBOX_URL", f"https://{host}"), headers={"Host": host})
         try:
             with urllib.request.urlopen(request) as answer:
                 assert answer.read() == b"hello\n"
@@ -286,7 +315,7 @@ def life():
 def network():
     if os.getuid() != 0:  # sandboxes have no network then
         fails(SandboxException, lambda: sbx.update_network({"allow_out": ["example.com"]}))
-        return
+        return UNCHECKED
     sbx.update_network({"allow_out": ["example.com"], "deny_out": ["0.0.0.0/0"]})
     assert sbx.get_info().network["allow_out"] == ["example.com"], sbx.get_info()
 
@@ -322,6 +351,8 @@ try:
 
     report.works("Commands.run Commands.list Commands.connect Commands.kill Commands.send_stdin Commands.close_stdin", processes)
     report.works("CommandHandle.wait CommandHandle.kill CommandHandle.disconnect CommandHandle.send_stdin CommandHandle.close_stdin", lambda: None)
+    if hasattr(sbx.commands, "stream_input"):
+        report.works("Commands.stream_input Pty.stream_input", streams)
     report.works("Pty.create Pty.connect Pty.kill Pty.resize Pty.send_stdin", terminals)
     report.works("Filesystem.read Filesystem.write Filesystem.write_files Filesystem.list Filesystem.make_dir Filesystem.rename Filesystem.remove Filesystem.exists Filesystem.get_info", files)
     report.works("Commands.run Filesystem.write", users)
@@ -344,7 +375,6 @@ try:
     lacks("stored secrets are", SecretPaginator_next_items=lambda: Secret.list().next_items())
     report.lacks("stored secrets", "Secret.fill Secret.iam_token", secret_texts)
     report.lacks("stored secrets", "SecretPaginator.*")
-    report.lacks("input as a stream of its own", "Commands.stream_input Pty.stream_input")
 finally:
     assert sbx.kill()
 

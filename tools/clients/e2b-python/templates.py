@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from report import Blocking, Report, since  # which traces from here on
+from report import UNCHECKED, Blocking, Report, since  # which traces from here on
 
 import e2b
 
@@ -16,8 +16,9 @@ Sandbox, Template = (Blocking(e2b.AsyncSandbox), Blocking(e2b.AsyncTemplate)) if
 report = Report(f"e2b (Python{', asynchronous' if asynchronous else ''})", "e2b")
 root = os.getuid() == 0  # otherwise sandboxes have no root
 
-os.makedirs("context/app/sub", exist_ok=True)
-for path, text in {"app/a": "A", "app/sub/b": "B", "one": "1"}.items():
+for path in "app/sub", "pack":
+    os.makedirs(f"context/{path}", exist_ok=True)
+for path, text in {"app/a": "A", "app/sub/b": "B", "one": "1", "pack/package.json": '{"name": "pack", "version": "1.0.0"}', "pack/index.js": "console.log(42)"}.items():
     with open(f"context/{path}", "w") as file:
         file.write(text)
 if not os.path.lexists("context/app/link"):
@@ -80,10 +81,11 @@ def changes():
 
 
 def workdir():
-    if root:
-        template = begin().from_base_image().set_workdir("/app").set_workdir("sub").run_cmd("echo x > mine").copy("app", "/other").make_dir("/app/made")
-        out = printed(template, "workdir", "pwd; stat -c '%U %n' /app /app/sub/mine /other/a /app/made")
-        assert out == "/app/sub\nuser /app\nuser /app/sub/mine\nuser /other/a\nuser /app/made\n", out
+    if not root:
+        return UNCHECKED
+    template = begin().from_base_image().set_workdir("/app").set_workdir("sub").run_cmd("echo x > mine").copy("app", "/other").make_dir("/app/made")
+    out = printed(template, "workdir", "pwd; stat -c '%U %n' /app /app/sub/mine /other/a /app/made")
+    assert out == "/app/sub\nuser /app\nuser /app/sub/mine\nuser /other/a\nuser /app/made\n", out
 
 
 def clone():
@@ -91,31 +93,51 @@ def clone():
     assert printed(template.git_clone("/home/user/source", "/home/user/clone"), "cloned", "git -C ~/clone log --format=%s") == "first\n"
 
 
-def installs():
-    """With functions that only tell how they were called."""
-    said = "/home/user/said"
-    template = begin().from_base_image().run_cmd(f"touch {said}; chmod 666 {said}")
-    programs = {"pip": "pip_install", "npm": "npm_install", "bun": "bun_install", "apt-get": "apt_install"}
-    programs = {p: method for p, method in programs.items() if hasattr(template, method)}
-    template = template.set_envs({f"BASH_FUNC_{p}%%": f'() {{ echo {p} "$@" >> {said}; }}' for p in programs})
-    for method in programs.values():
-        template = getattr(template, method)(["pack"])
-    if root:
-        out = printed(template, "installed", f"cat {said}").splitlines()
-        for p in programs:
-            assert any(line.startswith(p) and line.endswith("pack") for line in out), out
+def lacks(program):
+    """Reports whether the base image lacks a program."""
+    return not printed(begin().from_base_image(), "from", f"command -v {program} || true")
 
 
-def bases():
-    variants = {
-        "from_image": "python:3", "from_debian_image": "stable", "from_ubuntu_image": "latest", "from_python_image": "3", "from_node_image": "lts",
-        "from_bun_image": "latest", "from_fedora_image": "44", "from_alpine_image": "3.24", "from_arch_image": "latest",
-    }  # fmt: skip
-    for method, variant in variants.items():
-        if hasattr(begin(), method):
-            call("build", getattr(begin(), method)(variant).run_cmd("true"), "from")
-    dockerfile = begin().from_dockerfile('FROM python:3\nENV A=b\nWORKDIR /home/user/docker\nCOPY one .\nRUN echo "$A" > a')
-    assert printed(dockerfile, "docker", "cat /home/user/docker/a /home/user/docker/one") == "b\n1"
+def pip():
+    """Installs a wheel, which is a zip."""
+    if lacks("pip"):
+        return UNCHECKED
+    files = {"pack.py": "value = 42", "pack-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: pack\nVersion: 1\n", "pack-1.dist-info/RECORD": ""}
+    files["pack-1.dist-info/WHEEL"] = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    wheel = "/home/user/pack-1-py3-none-any.whl"
+    template = begin().from_base_image().run_cmd(f"python3 -c 'import zipfile\nwith zipfile.ZipFile(\"{wheel}\", \"w\") as z:\n for name, text in {json.dumps(files)}.items(): z.writestr(name, text)'")
+    template = template.set_envs({"PIP_NO_INDEX": "1", "PIP_BREAK_SYSTEM_PACKAGES": "1"}).pip_install(wheel, g=False)
+    assert printed(template, "installed", "python3 -c 'import pack; print(pack.value)'") == "42\n"
+
+
+def npm():
+    """Installs a directory."""
+    if lacks("npm"):
+        return UNCHECKED
+    template = begin().from_base_image().set_workdir("/home/user/w").copy("pack", "pack").set_envs({"npm_config_offline": "true", "npm_config_audit": "false"}).npm_install("./pack")
+    assert printed(template, "installed", """node -e 'require("pack")'""") == "42\n"
+
+
+def said(program, add):
+    """Returns how a program is called in a build, in which a function has its place."""
+    function = {f"BASH_FUNC_{program}%%": f'() {{ echo {program} "$@" >> /home/user/said; }}'}
+    return printed(add(begin().from_base_image().set_envs(function)), "said", "cat /home/user/said")
+
+
+def bun():
+    assert said("bun", lambda template: template.bun_install(["pack"])) == "bun install pack\n"
+
+
+def apt():
+    if not root:
+        return UNCHECKED
+    update, install = said("apt-get", lambda template: template.apt_install(["pack"])).splitlines()
+    assert update == "apt-get update" and install.startswith("apt-get install -y ") and install.endswith("pack"), (update, install)
+
+
+def dockerfile():
+    template = begin().from_dockerfile('FROM python:3\nENV A=b\nWORKDIR /home/user/docker\nCOPY one .\nRUN echo "$A" > a')
+    assert printed(template, "docker", "cat /home/user/docker/a /home/user/docker/one") == "b\n1"
 
 
 def background():
@@ -136,9 +158,6 @@ def exists():
 
 
 def tags():
-    if not hasattr(e2b.Template, "assign_tags"):
-        return
-
     name = f"tagged-{'async' if asynchronous else 'python'}-{report.version}"  # which no other run has built
 
     def made(text, template):
@@ -187,8 +206,15 @@ report.works(f"Template.build Template.from_base_image Template.skip_cache {B}se
 report.works(f"Template.from_template {B}remove {B}rename {B}make_dir {B}make_symlink", changes)
 report.works(f"{B}set_workdir {B}make_dir {B}copy", workdir)
 report.works(f"{B}git_clone", clone)
-report.works(f"{B}pip_install {B}npm_install {B}bun_install {B}apt_install", installs)
-report.works("Template.from_image Template.from_debian_image Template.from_ubuntu_image Template.from_python_image Template.from_node_image Template.from_bun_image Template.from_fedora_image Template.from_alpine_image Template.from_arch_image Template.from_dockerfile", bases)
+report.works(f"{B}pip_install", pip)
+report.works(f"{B}npm_install", npm)
+report.sent(f"{B}bun_install", bun)
+report.sent(f"{B}apt_install", apt)
+report.works("Template.from_image", lambda: call("build", begin().from_image("python:3").run_cmd("true"), "from"))
+for name, variant in {"debian": "stable", "ubuntu": "latest", "python": "3", "node": "lts", "bun": "latest", "fedora": "44", "alpine": "3.24", "arch": "latest"}.items():
+    method = f"from_{name}_image"
+    report.sent(f"Template.{method}", lambda: call("build", getattr(begin(), method)(variant).run_cmd("true"), "from"))
+report.works("Template.from_dockerfile", dockerfile)
 report.works("Template.build_in_background Template.get_build_status", background)
 report.works("Template.exists Template.alias_exists", exists)
 report.works("Template.assign_tags Template.remove_tags Template.get_tags", tags)

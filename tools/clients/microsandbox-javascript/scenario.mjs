@@ -92,11 +92,15 @@ async function life() {
 
 // made checks that what a sandbox is made with is there.
 async function made() {
-  const sb = await Sandbox.builder('made').image(image).env('A', 'ä').user('nobody').workdir('/tmp').script('hello', '#!/bin/sh\necho hello $1\n').volume('/scratch', (v) => v.tmpfs().size(5))
+  const sb = await Sandbox.builder('made').image(image).env('A', 'ä').user('nobody').workdir('/tmp').script('hello', '#!/bin/sh\necho hello $1\n').volume('/scratch', (v) => v.tmpfs().size(5)).rlimit('cpu', 50).rlimitRange('nproc', 300, 400)
     .patch((p) => p.text('/etc/app/x.conf', 'ü').append('/etc/app/x.conf', '!').mkdir('/etc/app/d', { mode: 0o700 }).symlink('x.conf', '/etc/app/l').remove('/etc/motd'))
     .network((n) => n.policy(NetworkPolicy.none())).create()
   const run = await sb.shell('echo $A; pwd; id -un; cat /etc/app/l; /.msb/scripts/hello you; echo problem >&2; exit 3')
   assert.deepEqual([run.code, run.stdout(), run.stderr()], [3, 'ä\n/tmp\nnobody\nü!hello you\n', 'problem\n'])
+  const limits = await sb.execWith('sh', (b) => b.args(['-c', "grep -Eo '^Max (cpu time|processes|file size) +[0-9]+ +[0-9]+' /proc/self/limits | tr -s ' '"]).rlimit('cpu', 40).rlimitRange('fsize', 5000, 6000))
+  assert.equal(limits.stdout(), 'Max cpu time 40 40\nMax file size 5000 6000\nMax processes 300 400\n')
+  assert.match((await fails(Error, () => Sandbox.builder('refused').image(image).rlimit('memlock', 2 ** 30).create())).message, /rlimit memlock is too high/)
+  await fails(SandboxNotFoundError, () => Sandbox.get('refused'))
   const later = await (await Sandbox.get('made')).connect()
   assert.equal((await later.exec('sh', ['-c', 'echo $A; pwd; id -un'])).stdout(), 'ä\n/tmp\nnobody\n')
   await sb.stop()

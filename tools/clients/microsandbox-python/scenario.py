@@ -159,6 +159,9 @@ async def processes():
     assert run.stdout_text == "given"
     run = await sbx.shell("ulimit -n", rlimits=[Rlimit.nofile(100)])
     assert run.stdout_text == "100\n", run.stdout_text
+    run = await sbx.shell("ulimit -t; ulimit -Hs; head -c 4096 /dev/zero > /tmp/large", rlimits=[Rlimit.cpu(50), Rlimit.stack(1 << 20), Rlimit.fsize(512)])
+    assert (run.stdout_text, run.success) == ("50\n1024\n", False), run.stdout_text
+    await fails(msb.MicrosandboxError, lambda: sbx.exec("true", rlimits=[Rlimit.memlock(1 << 40)]), "memlock")
 
     cat = await sbx.exec_stream("cat", stdin=msb.Stdin.pipe())
     sink = cat.take_stdin()

@@ -61,13 +61,19 @@ func open(c *gate.Call, s dialect.Server, name string) error {
 	if err != nil {
 		return err
 	}
+	limits, err := rlimitsOf(box.Dialect(s.Name))
+	if err != nil {
+		return err
+	}
 	conn, err := stream.Upgrade(c, "")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.CloseNow() }()
 	c.Conn().Prompt() // clients send small frames behind large ones, and do not set TCP_NODELAY
-	newChannel(c, s, box, conn, name).serve()
+	ch := newChannel(c, s, box, conn, name)
+	ch.rlimits = limits
+	ch.serve()
 	return nil
 }
 

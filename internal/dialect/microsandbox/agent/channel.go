@@ -37,11 +37,12 @@ const (
 
 // channel is a connection of a client to the agent of a sandbox.
 type channel struct {
-	call   *gate.Call
-	server dialect.Server
-	box    engine.Box
-	conn   *websocket.Conn
-	name   string // that operations of the audit begin with
+	call    *gate.Call
+	server  dialect.Server
+	box     engine.Box
+	rlimits []rlimit // of each program
+	conn    *websocket.Conn
+	name    string // that operations of the audit begin with
 
 	// The library breaks the connection when the context of a Read or Write ends. io outlives
 	// the call's, so that the client can be told why the call ends; ctx ends with the channel.

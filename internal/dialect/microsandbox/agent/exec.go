@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -33,16 +34,8 @@ const (
 	defaultCols = 80
 )
 
-// errRlimit is the error of a resource limit that can't be enforced for one program.
-type errRlimit string
-
-func (e errRlimit) Error() string {
-	return fmt.Sprintf("the resource limit %.40q can't be set for one command; only nofile, and core of 0, can", string(e))
-}
-func (errRlimit) Is(target error) bool { return target == sandpit.ErrUnsupported }
-
-// command returns the command of a request.
-func (r *execRequest) command() (sandpit.Command, error) {
+// command returns the command of a request in a sandbox whose programs have limits, which the request may replace.
+func (r *execRequest) command(sandbox []rlimit) sandpit.Command {
 	cmd := sandpit.Command{Argv: append([]string{r.Cmd}, r.Args...), Env: r.Env, Stdin: true}
 	if r.Cwd != nil {
 		cmd.Dir = *r.Cwd
@@ -59,19 +52,35 @@ func (r *execRequest) command() (sandpit.Command, error) {
 			cmd.Terminal.Cols = *r.Cols
 		}
 	}
-	for _, l := range r.Rlimits {
-		if l.Resource == "core" && l.Soft == 0 {
-			continue // there are no core files
+	for _, l := range sandbox {
+		if !slices.ContainsFunc(r.Rlimits, func(own rlimit) bool { return own.Resource == l.Resource }) {
+			cmd.Rlimits = append(cmd.Rlimits, sandpit.Rlimit(l))
 		}
-		if l.Resource != "nofile" {
-			return cmd, errRlimit(l.Resource)
-		}
-		if l.Soft == 0 || l.Soft > l.Hard {
-			return cmd, gate.Invalid("the limit nofile must be positive, and not above its hard limit", "")
-		}
-		cmd.NoFile = int64(min(l.Soft, 1<<30)) // the sandbox's own is lower
 	}
-	return cmd, nil
+	for _, l := range r.Rlimits {
+		cmd.Rlimits = append(cmd.Rlimits, sandpit.Rlimit(l))
+	}
+	// The hard limit of core files means nothing: there are none.
+	cmd.Rlimits = slices.DeleteFunc(cmd.Rlimits, func(l sandpit.Rlimit) bool { return l.Resource == "core" && l.Soft == 0 })
+	return cmd
+}
+
+// rlimitsOf returns the limits of each program of a sandbox, from its data of the dialect (state of package cloud).
+func rlimitsOf(data json.RawMessage) ([]rlimit, error) {
+	if len(data) == 0 {
+		return nil, nil
+	}
+	var made struct {
+		Rlimits []rlimit `json:"rlimits"`
+		Each    bool     `json:"rlimits_of_each"`
+	}
+	if err := json.Unmarshal(data, &made); err != nil {
+		return nil, fmt.Errorf("reading the rlimits of the sandbox: %w", err)
+	}
+	if !made.Each {
+		return nil, nil
+	}
+	return made.Rlimits, nil
 }
 
 // ScriptsDir has the scripts of a sandbox, and is the first directory on the PATH of programs, also where the client sets it.
@@ -121,18 +130,15 @@ func (op *operation) exec(m message) {
 		return
 	}
 	ready := make(chan struct{})
-	cmd, err := req.command()
-	var p sandpit.Process
-	if err == nil {
-		cmd.Stdout, cmd.Stderr = outputWriter{op, kindStdout, ready}, outputWriter{op, kindStderr, ready}
-		if cmd.Terminal != nil {
-			cmd.Stderr = nil
-		}
-		if made, err := ch.box.Made(); err == nil {
-			cmd.Env = withScripts(cmd.Env, made.Guest.Env)
-		}
-		p, err = ch.box.Start(part.Ctx, cmd)
+	cmd := req.command(ch.rlimits)
+	cmd.Stdout, cmd.Stderr = outputWriter{op, kindStdout, ready}, outputWriter{op, kindStderr, ready}
+	if cmd.Terminal != nil {
+		cmd.Stderr = nil
 	}
+	if made, err := ch.box.Made(); err == nil {
+		cmd.Env = withScripts(cmd.Env, made.Guest.Env)
+	}
+	p, err := ch.box.Start(part.Ctx, cmd)
 	ch.budget.give(frames, m.size)
 	if err != nil {
 		close(ready)
@@ -191,10 +197,7 @@ func (op *operation) fail(err error) {
 // whyFailed returns the kind of an error, and an errno that says the same, or 0.
 func whyFailed(err error, f gate.Failure) (kind string, errno syscall.Errno) {
 	var start *sandpit.StartError
-	var limit errRlimit
 	switch {
-	case errors.As(err, &limit):
-		return whyLimit, syscall.EINVAL
 	case errors.As(err, &start):
 		text := start.Reason
 		switch {
@@ -212,6 +215,8 @@ func whyFailed(err error, f gate.Failure) (kind string, errno syscall.Errno) {
 		return whyPermission, syscall.EACCES
 	case strings.Contains(f.Message, "unknown user"), strings.Contains(f.Message, "unknown group"), f.Code == errcode.Unsupported:
 		return whyUser, syscall.EINVAL
+	case f.Code == errcode.Invalid && strings.Contains(f.Message, "rlimit "):
+		return whyLimit, syscall.EINVAL
 	case f.Code == errcode.Invalid:
 		return whyArguments, syscall.EINVAL
 	case f.Code == errcode.QuotaExceeded, f.Code == errcode.Overloaded, f.Code == errcode.RateLimited, f.Code == errcode.AuditRate:

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"testing"
@@ -44,7 +45,10 @@ func FuzzFrames(f *testing.F) {
 			}
 			var req execRequest
 			if decoder().Unmarshal(e.P, &req) == nil {
-				_, _ = req.command()
+				_ = req.command(req.Rlimits)
+			}
+			if _, err := rlimitsOf(e.P); err == nil && len(e.P) > 0 && !json.Valid(e.P) {
+				t.Errorf("limits of %q", e.P)
 			}
 			_, _, _ = parseFiles(e.P)
 			again := appendFrame(nil, id, 0, e.T, e.P)

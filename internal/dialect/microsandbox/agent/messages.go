@@ -88,9 +88,9 @@ type (
 	}
 
 	rlimit struct {
-		Resource string `cbor:"resource"`
-		Soft     uint64 `cbor:"soft"`
-		Hard     uint64 `cbor:"hard"`
+		Resource string `cbor:"resource" json:"resource"`
+		Soft     uint64 `cbor:"soft" json:"soft"`
+		Hard     uint64 `cbor:"hard" json:"hard"`
 	}
 
 	startedMessage struct {

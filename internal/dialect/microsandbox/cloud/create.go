@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net/http"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/gate"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 // newSandbox is the request to create a sandbox. Until 0.6 it had an image, and since 0.7 a source.
@@ -78,8 +80,8 @@ type variable struct {
 // rlimit is a limit of each process.
 type rlimit struct {
 	Resource string `json:"resource"`
-	Soft     int64  `json:"soft"`
-	Hard     int64  `json:"hard"`
+	Soft     uint64 `json:"soft"`
+	Hard     uint64 `json:"hard"`
 }
 
 // mount is a mount of one of several types.
@@ -130,7 +132,8 @@ type state struct {
 	Pull      string            `json:"pull_policy,omitempty"`
 	Resources resources         `json:"resources"`
 	Runtime   runtime           `json:"runtime"`
-	Rlimits   []exactly[rlimit] `json:"rlimits,omitempty"`
+	Rlimits   []exactly[rlimit] `json:"rlimits,omitempty"`         // which package agent reads
+	Each      bool              `json:"rlimits_of_each,omitempty"` // Rlimits are for each program; before there was this field, they were Spec.Limits alone
 	Mounts    []exactly[mount]  `json:"mounts,omitempty"`
 	Profile   string            `json:"security_profile,omitempty"`
 	Lifecycle lifecycle         `json:"lifecycle"`
@@ -139,7 +142,7 @@ type state struct {
 // state returns what must be known later of the sandbox that n asks for.
 func (n *newSandbox) state() state {
 	s := state{
-		Reference: n.reference(), Pull: n.Pull, Resources: n.Resources.is, Runtime: n.Runtime, Rlimits: n.Rlimits, Mounts: n.Mounts,
+		Reference: n.reference(), Pull: n.Pull, Resources: n.Resources.is, Runtime: n.Runtime, Rlimits: n.Rlimits, Each: true, Mounts: n.Mounts,
 		Profile: n.Profile, Lifecycle: n.Lifecycle,
 	}
 	s.Runtime.Scripts = nil
@@ -192,15 +195,13 @@ func (n *newSandbox) spec() (sandpit.Spec, error) {
 	for _, v := range n.Env {
 		spec.Env = append(spec.Env, v.Key+"="+v.Value)
 	}
-	for _, limit := range n.Rlimits {
-		switch l := limit.is; {
-		case l.Resource == "nofile":
-			spec.Limits.NoFile = l.Hard
-		case l.Resource == "nproc" && l.Hard > 0: // of all users together
-			spec.Limits.Pids = l.Hard
-		case l.Resource == "core" && l.Soft == 0: // there are no core files
-		default:
-			return spec, dialect.Unsupported(fmt.Sprintf("the rlimit %.40q is", l.Resource))
+	limits := n.rlimits()
+	if err := notation.CheckRlimits(limits); err != nil {
+		return spec, err
+	}
+	for _, l := range limits {
+		if l.Resource == "nofile" { // programs can have no more
+			spec.Limits.NoFile = max(sandpit.MinNoFile, int64(min(l.Hard, math.MaxInt64)))
 		}
 	}
 	for _, m := range n.Mounts {
@@ -218,6 +219,30 @@ func (n *newSandbox) spec() (sandpit.Spec, error) {
 		return spec, gate.Invalid(fmt.Sprintf("the security_profile %.40q is not known", n.Profile), "use default or restricted")
 	}
 	return spec, n.Lifecycle.apply(&spec)
+}
+
+// rlimits returns the limits of each program, without one of no core files: there are none.
+func (n *newSandbox) rlimits() []sandpit.Rlimit {
+	var limits []sandpit.Rlimit
+	for _, l := range n.Rlimits {
+		if l.is.Resource != "core" || l.is.Soft > 0 {
+			limits = append(limits, sandpit.Rlimit(l.is))
+		}
+	}
+	return limits
+}
+
+// tryRlimits returns an error if the sandbox does not allow the limits. They are looked at before the program,
+// which does not exist.
+func tryRlimits(ctx context.Context, sb engine.Box, limits []sandpit.Rlimit) error {
+	p, err := sb.Start(ctx, sandpit.Command{Argv: []string{"/.msb/nonesuch"}, Dir: "/", Rlimits: limits})
+	if err == nil { // a limit of 0 has killed it
+		return p.Kill(ctx)
+	}
+	if _, looked := errors.AsType[*sandpit.StartError](err); looked {
+		return nil
+	}
+	return err
 }
 
 // tmpfs returns the mount as it is here.
@@ -321,6 +346,12 @@ func (c *call) create(in *newSandbox) (engine.Box, error) {
 	sb, err := c.server.Create(c.Ctx, c.tenant(), spec, asked || len(spec.Secrets) > 0, c.server.Name, data)
 	if err != nil {
 		return nil, err
+	}
+	if limits := in.rlimits(); len(limits) > 0 && !spec.NoStart {
+		if err := tryRlimits(c.Ctx, sb, limits); err != nil {
+			_ = sb.Remove(context.WithoutCancel(c.Ctx))
+			return nil, err
+		}
 	}
 	files := sb.RootFiles("")
 	for i := range patches {

@@ -77,8 +77,11 @@ func runCode(c *call, in *codeParams) (any, error) {
 		}
 		out.add(stderr, strings.TrimSuffix(text, "\n"))
 	}
-	if res.Ended != "" {
-		out.add(stderr, "Error: "+res.Ended)
+	switch {
+	case res.InterpreterEnd != "":
+		out.add(stderr, "Error: "+res.InterpreterEnd)
+	case res.ExitCode != 0:
+		out.add(stderr, fmt.Sprintf("Error: exit code %d", res.ExitCode))
 	}
 	if res.TimedOut {
 		out.add(stderr, fmt.Sprintf("Error: Execution timed out after %d seconds", in.Timeout))

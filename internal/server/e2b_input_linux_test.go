@@ -1,0 +1,235 @@
+package server_test
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/sandpit-dev/sandpit/internal/testkit"
+)
+
+// e2bProcesses calls the process service of a sandbox.
+type e2bProcesses struct {
+	t       *testing.T
+	s       *served
+	url     string
+	headers []string
+}
+
+// on returns the process service of a new sandbox.
+func (s *served) e2bProcesses(t *testing.T, url, key string) *e2bProcesses {
+	t.Helper()
+	return &e2bProcesses{t, s, url + "/process.Process/", []string{"E2b-Sandbox-Id", s.newE2BSandbox(t, url, key, "").SandboxID, "X-API-KEY", key}}
+}
+
+// unary makes a call with one message.
+func (p *e2bProcesses) unary(method, message string) (status int, answer string) {
+	p.t.Helper()
+	status, answer, _ = p.s.get("POST", p.url+method, "", message, p.headers...)
+	return status, answer
+}
+
+// open begins a call with a stream of messages, which the body is. done has all of the answer.
+func (p *e2bProcesses) open(method string, body io.Reader, headers ...string) (done <-chan string) {
+	p.t.Helper()
+	r, err := http.NewRequestWithContext(p.t.Context(), "POST", p.url+method, body)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	headers = append(append([]string{"Content-Type", "application/connect+json"}, p.headers...), headers...)
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	all := make(chan string, 1)
+	go func() {
+		resp, err := p.s.http().Do(r)
+		if err != nil {
+			all <- err.Error()
+			return
+		}
+		defer resp.Body.Close()
+		data, err := io.ReadAll(resp.Body)
+		if err != nil {
+			data = append(data, err.Error()...)
+		}
+		all <- string(data)
+	}()
+	return all
+}
+
+// run starts a program with a tag, and returns what comes of it when it has ended.
+func (p *e2bProcesses) run(tag, program string, args ...string) (ended <-chan string) {
+	p.t.Helper()
+	config, _ := json.Marshal(map[string]any{"cmd": program, "args": args, "cwd": "/tmp"})
+	ended = p.open("Start", strings.NewReader(envelope(0, fmt.Sprintf(`{"process":%s,"tag":%q}`, config, tag))))
+	testkit.Until(p.t, "the program runs", func() bool {
+		_, list := p.unary("List", "{}")
+		return strings.Contains(list, fmt.Sprintf(`"tag":%q`, tag))
+	})
+	return ended
+}
+
+func startOf(tag string) string {
+	return envelope(0, fmt.Sprintf(`{"start":{"process":{"tag":%q}}}`, tag))
+}
+
+func dataOf(kind string, data []byte) string {
+	return envelope(0, `{"data":{"input":{"`+kind+`":"`+base64.StdEncoding.EncodeToString(data)+`"}}}`)
+}
+
+// A stream of input reaches the process in order, one message after the other, and its end leaves the input open.
+// Streams that are damaged, stall or outlive their process end with the error that says so.
+func TestE2BInputStreams(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withE2B()
+	p := s.e2bProcesses(t, url, key)
+	ended := p.run("cat", "head", "-n", "3")
+	const success = "\x00\x00\x00\x00\x02{}" + "\x02\x00\x00\x00\x02{}"
+	send := func(want string, body string, headers ...string) {
+		t.Helper()
+		// The length of the body is not known before it ends, as with SDKs.
+		if got := <-p.open("StreamInput", io.MultiReader(strings.NewReader(body)), headers...); !strings.Contains(got, want) {
+			t.Errorf("%.100q: %q, want %q", body, got, want)
+		}
+	}
+	send(success, startOf("cat"))
+	send(success, startOf("cat")+dataOf("stdin", []byte("a"))+envelope(0, `{"keepalive":{}}`)+dataOf("stdin", []byte("b\n"))+dataOf("stdin", nil))
+	for body, want := range map[string]string{
+		"":                                       "invalid_argument",
+		"\x00\x00":                               "within an envelope",
+		startOf("none"):                          `"not_found","message":"no running process has the tag none`,
+		envelope(1, "{"):                         "compressed",
+		envelope(0, "{}"):                        "invalid_argument",
+		envelope(0, `{"keepalive":{}}`):          "names no process",
+		dataOf("stdin", []byte("lost\n")):        "names no process",
+		startOf("cat") + startOf("cat"):          "has named its process",
+		startOf("cat") + "\x00":                  "within an envelope",
+		startOf("cat") + "\x00\x00\x00\x00\x09{": "within an envelope",
+		startOf("cat") + "\x00\x00\xff\xff\xff{": "too large",
+		startOf("cat") + envelope(2, "{}"):       "compressed",
+		startOf("cat") + envelope(0, "[1"):       "not valid",
+	} {
+		send(`"error":{"code":`, body)
+		send(want, body)
+	}
+	silent, keep := io.Pipe()
+	timed := p.open("StreamInput", io.MultiReader(strings.NewReader(startOf("cat")), silent), "Connect-Timeout-Ms", "300")
+	if got := <-timed; !strings.Contains(got, "deadline_exceeded") {
+		t.Errorf("a stream whose time is over: %q", got)
+	}
+	_ = keep.Close()
+	send(success, startOf("cat")+dataOf("stdin", []byte("c\nd\n")))
+	if got := <-ended; !strings.Contains(got, `"end":{"exitCode":0`) {
+		t.Errorf("the program: %q", got)
+	}
+
+	// A program that does not read holds up the stream, and its end ends it.
+	ended = p.run("sleep", "sleep", "1000")
+	body, to := io.Pipe()
+	defer to.Close()
+	stuck := p.open("StreamInput", body)
+	took := make(chan int, 1)
+	go func() {
+		sent := 0
+		for message := startOf("sleep"); ; message = dataOf("stdin", make([]byte, 1<<20)) {
+			n, err := io.WriteString(to, message)
+			sent += n
+			if err != nil {
+				took <- sent
+				return
+			}
+		}
+	}()
+	testkit.Until(t, "the stream is open", func() bool { return s.figure("sandpit_open_streams") == 2 })
+	if status, answer := p.unary("SendSignal", `{"process":{"tag":"sleep"},"signal":"SIGNAL_SIGKILL"}`); status != 200 {
+		t.Errorf("the signal: %d %s", status, answer)
+	}
+	if got := <-stuck; !strings.Contains(got, `"code":"not_found"`) {
+		t.Errorf("input that a program does not take: %q", got)
+	}
+	if n := <-took; n > 32<<20 {
+		t.Errorf("%d bytes were taken for a program that reads none", n)
+	}
+	<-ended
+
+	// A client that sends nothing more learns of the end of the process, too.
+	ended = p.run("idle", "sleep", "1000")
+	quiet, end := io.Pipe()
+	defer end.Close()
+	idle := p.open("StreamInput", io.MultiReader(strings.NewReader(startOf("idle")), quiet))
+	testkit.Until(t, "the stream is open", func() bool { return s.figure("sandpit_open_streams") == 2 })
+	p.unary("SendSignal", `{"process":{"tag":"idle"},"signal":"SIGNAL_SIGKILL"}`)
+	if got := <-idle; !strings.Contains(got, "the process has ended") {
+		t.Errorf("a silent stream whose process has ended: %q", got)
+	}
+	<-ended
+	admin := s.unix()
+	defer admin.Close()
+	var list struct{ Entries []struct{ Detail string } }
+	if err := admin.Call(t.Context(), "GET", "/v1/audit?action=e2b.streamInput&limit=1000", nil, &list); err != nil || !strings.Contains(fmt.Sprint(list), "tag idle") {
+		t.Errorf("the audit has %v, %v", list, err)
+	}
+}
+
+// A client that sends no whole first message is refused in time.
+func TestE2BInputStreamsThatStall(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	url, key := s.withE2B()
+	p := s.e2bProcesses(t, url, key)
+	silent, keep := io.Pipe()
+	defer keep.Close()
+	if got := <-p.open("StreamInput", io.MultiReader(strings.NewReader("\x00"), silent)); !strings.Contains(got, "deadline_exceeded") {
+		t.Errorf("the beginning of a message and then nothing: %q", got)
+	}
+}
+
+// Every call that names a process takes its tag, and the list has tag and directory. Of several processes with a tag, the one
+// that was started last is meant.
+func TestE2BTags(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withE2B()
+	p := s.e2bProcesses(t, url, key)
+	first := p.run("first", "cat")
+	call := func(method, rest, want string) {
+		t.Helper()
+		if status, answer := p.unary(method, `{"process":{"tag":"first"}`+rest+`}`); !strings.Contains(answer, want) {
+			t.Errorf("%s: %d %s, want %s", method, status, answer, want)
+		}
+	}
+	if _, list := p.unary("List", "{}"); !strings.Contains(list, `"config":{"cmd":"cat","cwd":"/tmp"}`) {
+		t.Errorf("the list: %s", list)
+	}
+	seen := p.open("Connect", strings.NewReader(envelope(0, `{"process":{"tag":"first"}}`)))
+	testkit.Until(t, "it is connected", func() bool { return s.figure("sandpit_open_streams") == 2 })
+	call("SendInput", `,"input":{"stdin":"eA=="}`, "{}")
+	call("Update", `,"pty":{"size":{"cols":1,"rows":1}}`, "terminal")
+	call("CloseStdin", "", "{}")
+	for what, events := range map[string]<-chan string{"its start": first, "the connection": seen} {
+		if got := <-events; !strings.Contains(got, `"stdout":"eA=="`) || !strings.Contains(got, `"exitCode":0`) {
+			t.Errorf("%s: %q", what, got)
+		}
+	}
+	call("SendSignal", `,"signal":"SIGNAL_SIGKILL"`, "no running process has the tag first")
+	one := p.run("twice", "sleep", "1000")
+	two := p.open("Start", strings.NewReader(envelope(0, `{"process":{"cmd":"sleep","args":["1001"]},"tag":"twice"}`)))
+	testkit.Until(t, "both run", func() bool {
+		_, list := p.unary("List", "{}")
+		return strings.Count(list, `"tag":"twice"`) == 2
+	})
+	for _, events := range []<-chan string{two, one} {
+		if status, answer := p.unary("SendSignal", `{"process":{"tag":"twice"},"signal":"SIGNAL_SIGKILL"}`); status != 200 {
+			t.Errorf("the signal: %d %s", status, answer)
+		}
+		if got := <-events; !strings.Contains(got, "signal: killed") {
+			t.Errorf("the program: %q", got)
+		}
+	}
+	if got := <-p.open("Start", strings.NewReader(envelope(0, `{"process":{"cmd":"true"},"tag":"a\n"}`))); !strings.Contains(got, "invalid_argument") {
+		t.Errorf("a tag that is not printable: %q", got)
+	}
+}
