@@ -32,8 +32,9 @@ def create(n: int, make: Callable[[], Any], remove: Callable[[Any], Any]) -> lis
     with ThreadPoolExecutor(n) as pool:
         made = [pool.submit(once, make) for _ in range(n)]
         good = [m.result() for m in made if m.exception() is None]
-        list(pool.map(remove, [sandbox for _, sandbox in good]))
-        return [m.result()[0] for m in made]
+    for _, sandbox in good:
+        remove(sandbox)  # one by one, for the rate of the key
+    return [m.result()[0] for m in made]
 
 
 def content(size: int) -> bytes:
