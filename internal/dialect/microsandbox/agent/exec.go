@@ -14,6 +14,7 @@ import (
 	"github.com/fxamacker/cbor/v2"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
@@ -70,14 +71,11 @@ func (r *execRequest) command(sandbox []rlimit) sandpit.Command {
 
 // rlimitsOf returns the limits of each program of a sandbox, from its data of the dialect (state of package cloud).
 func rlimitsOf(data json.RawMessage) ([]rlimit, error) {
-	if len(data) == 0 {
-		return nil, nil
-	}
 	var made struct {
 		Rlimits []rlimit `json:"rlimits"`
 		Each    bool     `json:"rlimits_of_each"`
 	}
-	if err := json.Unmarshal(data, &made); err != nil {
+	if err := dialect.Recall(data, &made); err != nil {
 		return nil, fmt.Errorf("reading the rlimits of the sandbox: %w", err)
 	}
 	if !made.Each {

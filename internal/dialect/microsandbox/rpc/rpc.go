@@ -50,6 +50,7 @@ func Has(path string) bool {
 // the name of the dialect.
 func Routes(s dialect.Server) []gate.Route {
 	a := &api{s}
+	dialect.WarnOfData[state](s, dialectName)
 	routes := []gate.Route{
 		{Method: http.MethodGet, Path: pathHealth, ID: "rpcHealth", Open: true, Handle: health},
 		{Method: http.MethodPost, Path: pathRPC, ID: "rpc", Guarded: true, VitalIf: vitalRPC, SelfAudited: true, Handle: a.handle(serveRPC)},
