@@ -209,3 +209,11 @@ func TestMicrosandboxRPCStopsInAFlood(t *testing.T) {
 		}
 	}
 }
+
+// A change of a process is refused if there is no such process, also if it changes nothing.
+func TestE2BUpdateFindsTheProcess(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withE2B()
+	box := s.newE2BSandbox(t, url, key, "")
+	s.e2bCall(t, 404, "", "POST", url+"/process.Process/Update", `{"process":{"pid":999999}}`, "E2b-Sandbox-Id", box.SandboxID, "X-API-KEY", key)
+}
