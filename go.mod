@@ -2,6 +2,9 @@ module github.com/sandpit-dev/sandpit
 
 go 1.26.3
 
+// Lines of the head of a part of a multipart body: see internal/api/stream.
+godebug multipartmaxheaders=32
+
 require (
 	github.com/armon/go-socks5 v0.0.0-20160902184237-e75332964ef5
 	github.com/aws/aws-sdk-go-v2 v1.47.7

@@ -2,7 +2,6 @@ package api
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"mime"
 	"mime/multipart"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api/codec"
+	"github.com/sandpit-dev/sandpit/internal/api/stream"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
@@ -28,15 +28,11 @@ const (
 // in bytes.
 const partHeads = 64 << 10
 
-// maxPartHead is the maximum of one head, and of what is read behind standard input, in bytes.
-const maxPartHead = 16 << 10
-
 // execInput is the standard input of a foreground command: data of the JSON, or the part of a
 // multipart body, which passes through to the process. The zero value is no input.
 type execInput struct {
 	data []byte
-	form *multipart.Reader
-	from *formBody       // of form
+	form *stream.Form
 	part *multipart.Part // nil: no such part
 }
 
@@ -72,8 +68,7 @@ func (c *call) readForm(cmd *v1.Exec, boundary string) (in execInput, err error)
 		return in, gate.Invalid("the Content-Type of the multipart body has no boundary", "let your HTTP library make the body and the header")
 	}
 	held := &gate.Holder{Call: c.Call, Kind: gate.InMemory, R: c.Body(v1.MaxCommand+partHeads, codec.BodyTime), Free: gate.FreeBody, Each: gate.HeldByte}
-	in.from = &formBody{r: held}
-	in.form = multipart.NewReader(in.from, boundary)
+	in.form = stream.NewForm(held, boundary)
 	part, err := in.next(partCommand)
 	if err != nil {
 		return in, err
@@ -83,7 +78,7 @@ func (c *call) readForm(cmd *v1.Exec, boundary string) (in execInput, err error)
 	}
 	data, err := io.ReadAll(part)
 	if err != nil {
-		return in, badForm(err)
+		return in, stream.BadForm(err)
 	}
 	if err := codec.ParseHeld(c.Call, data, cmd); err != nil {
 		return in, err
@@ -96,43 +91,18 @@ func (c *call) readForm(cmd *v1.Exec, boundary string) (in execInput, err error)
 		_, err = io.Copy(io.Discard, held)
 		return in, err
 	}
-	in.from.r = c.Body(-1, 0)
+	in.form.Continue(c.Body(-1, 0))
 	return in, nil
-}
-
-// formBody is a multipart body. Between the contents of parts it is bounded: package multipart takes
-// heads of 10 MiB.
-type formBody struct {
-	r       io.Reader
-	bounded bool
-	left    int // bytes, if it is bounded
-}
-
-// bound sets how much may be read from now on. limit is -1 for any amount.
-func (b *formBody) bound(limit int) { b.bounded, b.left = limit >= 0, limit }
-
-// Read reads a part of the body.
-func (b *formBody) Read(p []byte) (int, error) {
-	if b.bounded && len(p) > b.left {
-		if p = p[:b.left]; len(p) == 0 {
-			return 0, &gate.Refusal{Code: errcode.TooLarge, Message: "the head of a part of the multipart body is too long", Hint: "send only the headers that a part needs"}
-		}
-	}
-	n, err := b.r.Read(p)
-	b.left -= n
-	return n, err
 }
 
 // next returns the next part, which must have a name, or nil at the end of the body.
 func (in execInput) next(name string) (*multipart.Part, error) {
-	in.from.bound(maxPartHead)
-	part, err := in.form.NextRawPart()
-	in.from.bound(-1)
-	if err == io.EOF { //nolint:errorlint // a body that ends too early wraps it
+	part, err := in.form.Next()
+	if err == io.EOF { //nolint:errorlint // it is that value
 		return nil, nil
 	}
 	if err != nil {
-		return nil, badForm(err)
+		return nil, err
 	}
 	if got := part.FormName(); got != name {
 		return nil, gate.Invalid("the multipart body has the part "+strconv.Quote(gate.Bounded(got))+" where "+strconv.Quote(name)+" is expected", "send the part command first, then stdin, and no others")
@@ -142,15 +112,6 @@ func (in execInput) next(name string) (*multipart.Part, error) {
 		return part, nil
 	}
 	return nil, &gate.Refusal{Code: errcode.UnsupportedMedia, Message: "the part " + strconv.Quote(name) + " has a Content-Transfer-Encoding, which is not supported", Hint: "send its bytes as they are"}
-}
-
-// badForm returns the error of a multipart body that can't be read.
-func badForm(err error) error {
-	var r *gate.Refusal
-	if errors.As(err, &r) {
-		return err // of the client's connection
-	}
-	return gate.Invalid("the multipart body is not valid: "+strings.TrimPrefix(err.Error(), "multipart: "), "let your HTTP library make the body")
 }
 
 // feed passes the input to a process, beside everything else: the process may not read it. rest
@@ -206,7 +167,7 @@ func (c *call) pass(p sandpit.Process, in execInput, ended <-chan struct{}) erro
 		from = in.part
 	}
 	if _, err := io.CopyN(io.Discard, from, f.fed); err != nil {
-		return badForm(err)
+		return stream.BadForm(err)
 	}
 	to.timer = time.AfterFunc(to.stall, func() {
 		if in.part != nil { // otherwise net/http notices a client that leaves
@@ -218,14 +179,13 @@ func (c *call) pass(p sandpit.Process, in execInput, ended <-chan struct{}) erro
 	f.fed += n
 	switch {
 	case err != nil && to.err == nil:
-		return badForm(err)
+		return stream.BadForm(err)
 	case err != nil:
 		return nil
 	}
 	if in.part != nil {
 		// Before the process may end: it is given up if the body is not valid.
-		in.from.bound(maxPartHead)
-		if _, err := in.form.NextRawPart(); err != io.EOF { //nolint:errorlint // a body that ends too early wraps it
+		if _, err := in.form.Next(); err != io.EOF { //nolint:errorlint // it is that value
 			return gate.Invalid("the multipart body has another part after stdin, or no end", "send the part command first, then stdin, and no others")
 		}
 	}

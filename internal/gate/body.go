@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -20,6 +21,22 @@ func (c *Call) Body(limit int64, within time.Duration) io.ReadCloser {
 	if within > 0 {
 		b.until = time.Now().Add(within)
 	}
+	return b
+}
+
+// maxPeek bounds what Peek reads, in bytes.
+const maxPeek = 4 << 10
+
+// Peek returns the body, which can be read again. It is nil if its length is unknown or above 4 KiB, or it does not come.
+func (c *Call) Peek() []byte {
+	if c.R.ContentLength < 0 || c.R.ContentLength > maxPeek {
+		return nil
+	}
+	b, err := io.ReadAll(c.Body(maxPeek, HeaderTime))
+	if err != nil {
+		return nil
+	}
+	c.R.Body = io.NopCloser(bytes.NewReader(b))
 	return b
 }
 

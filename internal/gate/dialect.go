@@ -74,6 +74,10 @@ type Route struct {
 	// audit is full, or the key has used up its share of it, and recorded later.
 	Vital bool
 
+	// VitalIf reports whether a call of a route that is not vital is, by its body. The gate asks when it would refuse the
+	// call otherwise. Call.Peek reads the body for it. It may be nil.
+	VitalIf func(*Call) bool
+
 	// SelfAudited says that the handler of a guarded operation calls Call.Intend itself, when it
 	// knows more. Otherwise the gate does so before it calls the handler. Unless the operation
 	// is vital, a handler that forgets this answers 500.

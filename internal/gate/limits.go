@@ -225,28 +225,46 @@ func (l *limiter) request(c *Call) error {
 	l.mu.Lock()
 	u := l.of(c.Caller)
 	l.hold(u, c)
-	var revoked, many bool
-	var buckets []*rate.Limiter
+	var revoked, many, tooMany bool
+	buckets := u.allBuckets(c.service)
 	for in := u; in != nil; in = in.within {
 		revoked = revoked || in.revoked
 		most := in.limits.Calls
-		if c.Vital {
-			most += max(most/vitalPart, 1)
-		}
 		many = many || len(in.calls) > most
-		buckets = append(buckets, in.bucketOf(c.service))
+		tooMany = tooMany || len(in.calls) > most+max(most/vitalPart, 1)
 	}
 	l.mu.Unlock()
 	if revoked { // since it was verified
 		return c.whyEnded()
 	}
-	if many {
+	if tooMany || many && !c.isVital() {
 		return &Refusal{Code: errcode.RateLimited, Message: "too many requests with this key are in progress", Hint: "wait until some of them have finished", After: time.Second}
 	}
-	if wait := take(buckets); wait > 0 && !(c.Vital && u.vital.Allow()) {
-		return &Refusal{Code: errcode.RateLimited, Message: "too many requests with this key", Hint: "send requests less often", After: wait}
+	if wait := take(buckets); wait > 0 && !(c.isVital() && u.vital.Allow()) {
+		return tooOften(wait)
 	}
 	return l.mayEnter(u, c)
+}
+
+// isVital reports whether the call is vital, as its route or its body says.
+func (c *Call) isVital() bool {
+	if !c.Vital && c.route.VitalIf != nil {
+		c.Vital = c.route.VitalIf(c)
+	}
+	return c.Vital
+}
+
+// tooOften returns the refusal of a request beyond the rate of its caller.
+func tooOften(wait time.Duration) error {
+	return &Refusal{Code: errcode.RateLimited, Message: "too many requests with this key", Hint: "send requests less often", After: wait}
+}
+
+// allBuckets returns the buckets that a request in a dialect is taken from. Precondition: limiter.mu is held.
+func (u *use) allBuckets(s *service) (all []*rate.Limiter) {
+	for ; u != nil; u = u.within {
+		all = append(all, u.bucketOf(s))
+	}
+	return all
 }
 
 // bucketOf returns the bucket of requests in a dialect. Precondition: limiter.mu is held.

@@ -27,6 +27,22 @@ func (c *Call) Part(id, detail string) (*Call, error) {
 	return p, nil
 }
 
+// Count counts an operation on the stream of c against the rate of its caller, or refuses it. It is for operations that
+// the audit has as a whole, under what has opened what they are about.
+func (c *Call) Count() error {
+	if !c.Caller.limited() {
+		return nil
+	}
+	l := &c.gate.limiter
+	l.mu.Lock()
+	buckets := l.of(c.Caller).allBuckets(c.service)
+	l.mu.Unlock()
+	if wait := take(buckets); wait > 0 {
+		return tooOften(wait)
+	}
+	return nil
+}
+
 // End ends an operation that Part has begun, with its error or nil, and returns what the client may read of the error.
 func (c *Call) End(err error) (f Failure) {
 	if err != nil {

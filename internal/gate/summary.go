@@ -92,7 +92,7 @@ func (l *limiter) mayEnter(u *use, c *Call) error {
 		wait += time.Duration(min(-min(u.audit.Tokens(), 0)/r, 3600) * float64(time.Second))
 	}
 	c.errAuditShare = &Refusal{Code: errcode.AuditRate, Message: "this key has used up its share of the audit log", Hint: "send requests less often; the operator can enlarge the audit log (audit-size in server.yaml)", After: wait}
-	if c.Vital {
+	if c.isVital() {
 		return nil
 	}
 	return c.errAuditShare

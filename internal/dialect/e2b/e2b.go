@@ -90,6 +90,7 @@ type route struct {
 func serve(s dialect.Server) gate.Dialect {
 	a := &api{Server: s}
 	a.proxy = a.newProxy()
+	dialect.WarnOfData[state](s, Name)
 	a.discardLeft()
 	d := gate.Dialect{
 		Pick: func(r *http.Request) string {

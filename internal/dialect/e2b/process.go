@@ -417,13 +417,13 @@ func (r *updateRequest) about() string { return r.Process.about() }
 
 // updateProcess changes the size of a terminal.
 func updateProcess(c *call, in *updateRequest) (any, error) {
-	if in.Pty == nil {
-		return struct{}{}, nil
-	}
 	p, leave, err := c.attach(in.Process, false)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
+	if in.Pty == nil {
+		return struct{}{}, nil
+	}
 	return struct{}{}, p.Resize(c.Ctx, in.Pty.size())
 }

@@ -60,9 +60,13 @@ type state struct {
 }
 
 // stateOf returns the state of a sandbox. One that was not created with this API has the zero state.
-func stateOf(sb engine.Box) state {
-	var s state
-	_ = json.Unmarshal(sb.Dialect(Name), &s) // which only this package writes
+func stateOf(sb engine.Box) state { return readState(sb.Dialect(Name)) }
+
+// readState decodes a state. One that can't be understood grants nothing.
+func readState(data json.RawMessage) (s state) {
+	if dialect.Recall(data, &s) != nil {
+		return state{Private: true}
+	}
 	return s
 }
 
@@ -558,7 +562,9 @@ func (c *call) rememberKey(sb engine.Box) error {
 func (c *call) change(sb engine.Box, change func(*state)) error {
 	return sb.ChangeDialect(c.Ctx, Name, func(data json.RawMessage) (json.RawMessage, error) {
 		var s state
-		_ = json.Unmarshal(data, &s) // see stateOf
+		if err := dialect.Recall(data, &s); err != nil {
+			return nil, err
+		}
 		change(&s)
 		return json.Marshal(s)
 	})

@@ -1,12 +1,13 @@
 package e2b
 
 import (
+	"bytes"
 	"compress/gzip"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
-	"mime/multipart"
 	"net/http"
 	"path"
 	"strings"
@@ -179,16 +180,17 @@ func writeFiles(c *call) error {
 	default:
 		return &gate.Refusal{Code: errcode.UnsupportedMedia, Message: fmt.Sprintf("the Content-Encoding %.40q is not supported", coding), Hint: "use gzip"}
 	}
-	out := []written{}
+	out := bytes.NewBufferString("[") // the answer, which grows as files are written
 	write := func(p string, r io.Reader) error {
 		if p == "" {
 			return gate.Invalid("a file has no path", "name it in the query, or as the file name of its part")
 		}
-		held := int64(0)
-		for key, value := range metadata { // which the answer repeats for each file
-			held += int64(len(key) + len(value))
+		whole := f.absolute(f.inside(p))
+		one, err := json.Marshal(written{whole, path.Base(whole), "file", metadata})
+		if err != nil {
+			return err
 		}
-		if err := c.HoldMore(gate.InMemory, held); err != nil {
+		if err := c.HoldMore(gate.InMemory, int64(len(one)+1)*gate.HeldByte); err != nil {
 			return err
 		}
 		src := &source{r: r}
@@ -198,15 +200,17 @@ func writeFiles(c *call) error {
 			}
 			return err
 		}
-		p = f.absolute(f.inside(p))
-		out = append(out, written{p, path.Base(p), "file", metadata})
+		if out.Len() > 1 {
+			out.WriteByte(',')
+		}
+		out.Write(one)
 		return nil
 	}
 	kind, params, _ := mime.ParseMediaType(c.R.Header.Get("Content-Type"))
 	if kind != "multipart/form-data" {
 		err = write(q.Get("path"), body)
 	} else {
-		err = eachFile(multipart.NewReader(body, params["boundary"]), func(name string, r io.Reader) error {
+		err = eachFile(stream.NewForm(body, params["boundary"]), func(name string, r io.Reader) error {
 			if p := q.Get("path"); p != "" {
 				name = p
 			}
@@ -216,7 +220,9 @@ func writeFiles(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.answer(http.StatusOK, out)
+	out.WriteByte(']')
+	writeJSON(c.W, http.StatusOK, out.Bytes())
+	return nil
 }
 
 // source remembers why reading failed.
@@ -242,14 +248,14 @@ func badBody(err error) error {
 }
 
 // eachFile calls write for each part of a form that is a file.
-func eachFile(form *multipart.Reader, write func(name string, r io.Reader) error) error {
+func eachFile(form *stream.Form, write func(name string, r io.Reader) error) error {
 	for n := 0; ; n++ {
-		part, err := form.NextPart()
-		if errors.Is(err, io.EOF) {
+		part, err := form.Next()
+		if err == io.EOF { //nolint:errorlint // it is that value
 			return nil
 		}
 		if err != nil {
-			return badBody(err)
+			return err
 		}
 		if n == maxFiles {
 			return &gate.Refusal{Code: errcode.TooLarge, Message: fmt.Sprintf("a request has at most %d files", maxFiles), Hint: "send several requests"}

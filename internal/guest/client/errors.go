@@ -34,6 +34,9 @@ func guestError(m *wire.ErrorMessage) error {
 		e.kind = sandpit.ErrUnsupported
 	case wire.CodeExhausted:
 		e.kind = sandpit.ErrQuota // of the sandbox
+		if m.Text == wire.TooManyStreams {
+			e.kind = sandpit.ErrRateLimited // until others have ended
+		}
 	case wire.CodeFile:
 		e.kind, e.file = fileKind(m.Errno), true
 	default:

@@ -282,7 +282,7 @@ func (c *Conn) open(id uint32, b []byte) error {
 	c.last = id
 	if len(c.streams) >= maxStreams {
 		c.mu.Unlock()
-		m := wire.ErrorMessage{Code: wire.CodeExhausted, Text: "too many streams on one connection"}
+		m := wire.ErrorMessage{Code: wire.CodeExhausted, Text: wire.TooManyStreams}
 		return c.send(wire.Error, id, m.Append(nil))
 	}
 	s := &Stream{c: c, id: id, out: wire.NewWindow(c.window)}

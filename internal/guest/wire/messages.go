@@ -123,6 +123,9 @@ type ErrorMessage struct {
 	Text  string
 }
 
+// TooManyStreams is the text of the CodeExhausted of a stream that has no room on its connection.
+const TooManyStreams = "too many streams on one connection"
+
 // maxText is how long a text of an error may be; it must fit MaxSmall.
 const maxText = 2 << 10
 

@@ -130,15 +130,24 @@ func (op *operation) begin(id, detail string) (part *gate.Call, err error) {
 }
 
 // begin begins an operation. One that comes too soon after others waits.
-func (ch *channel) begin(id, detail string) (*gate.Call, error) {
+func (ch *channel) begin(id, detail string) (part *gate.Call, err error) {
+	err = ch.await(func() error {
+		part, err = ch.call.Part(ch.name+id, detail)
+		return err
+	})
+	return part, err
+}
+
+// await tries to have an operation admitted. One that comes too soon after others waits.
+func (ch *channel) await(try func() error) error {
 	for tries := 0; ; tries++ {
-		part, err := ch.call.Part(ch.name+id, detail)
+		err := try()
 		if err == nil || tries == maxTries || errcode.Of(err) != errcode.RateLimited {
-			return part, err
+			return err
 		}
 		select {
 		case <-ch.ctx.Done():
-			return nil, context.Cause(ch.ctx)
+			return context.Cause(ch.ctx)
 		case <-time.After(tryEvery):
 		}
 	}

@@ -142,6 +142,10 @@ func (b *bulk) end(why error) {
 // Read reads what the client has sent, and gives it credit for more.
 func (b *bulk) Read(p []byte) (int, error) {
 	b.mu.Lock()
+	if b.kind == bulkFiles && len(b.buf) == 0 { // connections may be idle
+		late := time.AfterFunc(b.patience, func() { b.end(errNoContent) })
+		defer late.Stop()
+	}
 	for len(b.buf) == 0 && !b.finished && b.err == nil {
 		b.cond.Wait()
 	}

@@ -265,8 +265,11 @@ func (ch *channel) take(m message) (queued bool, err error) {
 	case kindPing:
 		return false, ch.say(m.id, flagTerminal, kindPong, nothing{})
 	case kindTouch:
-		// Any operation keeps the sandbox from being idle.
-		if _, err := ch.box.Files().Lstat(ch.ctx, "/"); err != nil {
+		err := ch.await(ch.call.Count) // behind which the reader waits
+		if err == nil {
+			_, err = ch.box.Files().Lstat(ch.ctx, "/") // any operation keeps the sandbox from being idle
+		}
+		if err != nil {
 			return false, ch.sendError(m.id, "capability_unavailable", ch.call.Describe(err).Message, m.kind)
 		}
 		ch.touches++

@@ -203,3 +203,55 @@ func TestBulkTakesRecordsOver(t *testing.T) {
 		}
 	}
 }
+
+// A file whose client sends nothing of its content ends, in either form of transfer.
+func TestContentMustCome(t *testing.T) {
+	for name, bulk := range map[string]*bulkOffer{"messages": nil, "bulk": {Format: bulkFormat, Record: minBulkRecord}} {
+		t.Run(name, func(t *testing.T) {
+			ended := make(chan error, 1)
+			_, url := serve(t, gate.Options{Audit: new(journal), Limits: gate.Limits{Stall: 500 * time.Millisecond}}, dialect.Server{}, func(ch *channel) {
+				op := &operation{ch: ch, id: firstID, kind: kindFiles, in: newInbox(maxWaiting, 0, time.Hour, nil)}
+				b, err := op.accept(bulk, bulkFiles, bulkIn, filesWindow)
+				if err == nil {
+					_, err = (&contentReader{op: op, bulk: b}).Read(make([]byte, 1))
+				}
+				ended <- err
+			})
+			conn, _, err := websocket.Dial(t.Context(), url, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = conn.CloseNow() }()
+			select {
+			case err := <-ended:
+				if !errors.Is(err, errNoContent) {
+					t.Errorf("the transfer ends with %v", err)
+				}
+			case <-time.After(testkit.Patience):
+				t.Fatal("the transfer does not end")
+			}
+		})
+	}
+}
+
+// The number of items of a list is known before it is decoded.
+func TestLengths(t *testing.T) {
+	for _, n := range []int{0, 1, 23, 24, 255, 256, 65535} {
+		b, err := cbor.Marshal(map[string]any{"cmd": "x", "args": make([]string, n), "env": nil})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var lists execLists
+		if err := decoder().Unmarshal(b, &lists); err != nil {
+			t.Fatal(err)
+		}
+		if got := lengthOf(lists.Args); got != n || lengthOf(lists.Env) != 0 || lengthOf(lists.Rlimits) != 0 {
+			t.Errorf("%d items: %d, %d, %d", n, got, lengthOf(lists.Env), lengthOf(lists.Rlimits))
+		}
+	}
+	for _, other := range []string{"\x01", "\xc1\x80", "\x9b\x00\x00\x00\x00\x00\x00\x00\x01", "\x9a\xff\xff\xff\xff"} {
+		if got := lengthOf(cbor.RawMessage(other)); got != maxItems {
+			t.Errorf("%x: %d items", other, got)
+		}
+	}
+}

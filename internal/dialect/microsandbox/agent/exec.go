@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,7 +11,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/fxamacker/cbor/v2"
+
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
@@ -67,14 +71,11 @@ func (r *execRequest) command(sandbox []rlimit) sandpit.Command {
 
 // rlimitsOf returns the limits of each program of a sandbox, from its data of the dialect (state of package cloud).
 func rlimitsOf(data json.RawMessage) ([]rlimit, error) {
-	if len(data) == 0 {
-		return nil, nil
-	}
 	var made struct {
 		Rlimits []rlimit `json:"rlimits"`
 		Each    bool     `json:"rlimits_of_each"`
 	}
-	if err := json.Unmarshal(data, &made); err != nil {
+	if err := dialect.Recall(data, &made); err != nil {
 		return nil, fmt.Errorf("reading the rlimits of the sandbox: %w", err)
 	}
 	if !made.Each {
@@ -113,20 +114,75 @@ func (w outputWriter) Write(b []byte) (int, error) {
 	return w.op.ch.output(w.op.id, w.kind, b)
 }
 
+// execLists has the lists of an execRequest as they are encoded: each of their items may be a byte, and takes much more.
+type execLists struct {
+	Cmd     string          `cbor:"cmd"`
+	Args    cbor.RawMessage `cbor:"args"`
+	Env     cbor.RawMessage `cbor:"env"`
+	Rlimits cbor.RawMessage `cbor:"rlimits"`
+}
+
+const (
+	itemCost   = 96 // bytes of memory of an argument or variable until the program has started, besides its text
+	maxRlimits = 16 // the kernel has so many (setrlimit(2))
+)
+
+// lengthOf returns the number of items in a list that is valid CBOR, or one that no list has if it can't tell.
+func lengthOf(list cbor.RawMessage) int {
+	switch {
+	case len(list) == 0 || list[0] == cborNull || list[0] == cborUndefined:
+		return 0
+	case list[0]>>5 != majorArray:
+		return maxItems
+	}
+	switch n, rest := list[0]&31, list[1:]; {
+	case n < 24:
+		return int(n)
+	case n == 24 && len(rest) >= 1:
+		return int(rest[0])
+	case n == 25 && len(rest) >= 2:
+		return int(binary.BigEndian.Uint16(rest))
+	case n == 26 && len(rest) >= 4:
+		return int(min(binary.BigEndian.Uint32(rest), maxItems))
+	}
+	return maxItems
+}
+
 // exec runs a program.
 func (op *operation) exec(m message) {
 	ch := op.ch
-	var req execRequest
-	if err := decoder().Unmarshal(m.payload, &req); err != nil {
+	var lists execLists
+	bad := func(err error) {
 		ch.budget.give(frames, m.size)
 		op.end()
 		_ = ch.sendError(op.id, errPayload, err.Error(), m.kind)
+	}
+	if err := decoder().Unmarshal(m.payload, &lists); err != nil {
+		bad(err)
 		return
 	}
-	part, err := op.begin(opExec, gate.AboutProgram(req.Cmd, len(req.Args)))
+	if n := lengthOf(lists.Rlimits); n > maxRlimits {
+		bad(fmt.Errorf("the program has %d rlimits, and may have %d", n, maxRlimits))
+		return
+	}
+	part, err := op.begin(opExec, gate.AboutProgram(lists.Cmd, lengthOf(lists.Args)))
 	if err != nil {
 		ch.budget.give(frames, m.size)
 		op.fail(err)
+		return
+	}
+	items := int64(lengthOf(lists.Args)+lengthOf(lists.Env)) * itemCost
+	if err := ch.budget.take(ch.ctx, windows, items); err != nil {
+		ch.budget.give(frames, m.size)
+		part.End(err)
+		op.fail(err)
+		return
+	}
+	var req execRequest
+	if err := decoder().Unmarshal(m.payload, &req); err != nil {
+		ch.budget.give(windows, items)
+		part.End(gate.Invalid(err.Error(), ""))
+		bad(err)
 		return
 	}
 	ready := make(chan struct{})
@@ -140,6 +196,7 @@ func (op *operation) exec(m message) {
 	}
 	p, err := ch.box.Start(part.Ctx, cmd)
 	ch.budget.give(frames, m.size)
+	ch.budget.give(windows, items)
 	if err != nil {
 		close(ready)
 		part.End(err)

@@ -24,7 +24,7 @@ import (
 type filesOp struct {
 	verb string // in errors, as the real agent has it
 
-	// of what is recorded: an operation by its ID, or none, of an open handle
+	// of what is recorded: an operation by its ID, or none, of an open handle. That counts against the rate of the key.
 	records string
 
 	about func(*filesArgs) string // for the audit; nil: the path
@@ -91,6 +91,8 @@ func (op *operation) files(m message) {
 			about = what.about(&in)
 		}
 		part, err = op.begin(records, name+" "+gate.Bounded(about))
+	} else if name != "CloseHandle" { // which the sandbox has no part in
+		err = ch.await(ch.call.Count)
 	}
 	var data any
 	if err != nil {
@@ -357,8 +359,8 @@ func (r *contentReader) Read(b []byte) (int, error) {
 		return n, err
 	}
 	for len(r.rest) == 0 {
-		r.op.ch.budget.give(frames, r.size)
-		r.size = 0
+		r.rest = nil // not a byte of it is held any more
+		r.close()
 		if r.err == nil {
 			r.err = r.more()
 		}
@@ -371,10 +373,18 @@ func (r *contentReader) Read(b []byte) (int, error) {
 	return n, nil
 }
 
+// errNoContent is the error of a file whose client sends nothing of its content.
+var errNoContent error = &gate.Refusal{Code: errcode.Timeout, Message: "the client has sent nothing of the content in time", Hint: "send the content without long pauses"}
+
 // more takes the next message.
 func (r *contentReader) more() error {
+	late := time.AfterFunc(r.op.ch.call.Gate().Limits().Stall, r.op.dropInput)
 	m, ok := r.op.in.next()
-	if !ok {
+	switch inTime := late.Stop(); {
+	case ok:
+	case !inTime:
+		return errNoContent
+	default:
 		return io.ErrUnexpectedEOF
 	}
 	r.size = m.size

@@ -19,7 +19,8 @@ const (
 	headSize = 4 + afterLength
 	// afterLength is the size of the part of the head that the length counts.
 	afterLength = 5
-	maxFrame    = 4 << 20 // the largest length
+	maxFrame    = 4 << 20  // the largest length
+	maxItems    = 64 << 10 // of a list in a frame
 )
 
 // Flags of frames.
@@ -52,7 +53,7 @@ type envelope struct {
 var decoder = sync.OnceValue(func() cbor.DecMode {
 	mode, err := cbor.DecOptions{
 		DupMapKey: cbor.DupMapKeyEnforcedAPF, IndefLength: cbor.IndefLengthForbidden, UTF8: cbor.UTF8RejectInvalid,
-		MaxNestedLevels: 8, MaxArrayElements: 64 << 10, MaxMapPairs: 256,
+		MaxNestedLevels: 8, MaxArrayElements: maxItems, MaxMapPairs: 256,
 	}.DecMode()
 	if err != nil {
 		panic(err) // the options are constant
@@ -113,7 +114,11 @@ func appendFrame(b []byte, id uint32, flags byte, kind string, parts ...[]byte) 
 const (
 	majorBytes = 2
 	majorText  = 3
+	majorArray = 4
 	majorMap   = 5
+
+	cborNull      = 0xf6
+	cborUndefined = 0xf7
 )
 
 // appendHead appends the head of an item. Envelopes and data are encoded here, because a library would copy each

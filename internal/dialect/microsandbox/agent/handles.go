@@ -22,6 +22,9 @@ import (
 const (
 	maxHandles = 256
 	maxPath    = 4096 // bytes (limits.h, PATH_MAX)
+	handleCost = 512  // bytes of memory, besides the path
+
+	uploadBuffer = 256 << 10 // bytes of content on the way to the sandbox (guest/client: uploads)
 
 	defaultPage = 128 // entries of one ReadDir
 )
@@ -50,6 +53,21 @@ func (o *openOptions) changes() bool {
 	return o.Write || o.Append || o.Create || o.CreateNew || o.Truncate
 }
 
+// open adds a handle, which the call holds.
+func (ch *channel) open(h *handle) (any, error) {
+	if err := ch.budget.take(ch.ctx, windows, h.cost()); err != nil {
+		return nil, err
+	}
+	id, err := ch.files.add(h)
+	if err != nil {
+		ch.budget.give(windows, h.cost())
+	}
+	return id, err
+}
+
+// cost returns the memory that an open handle takes.
+func (h *handle) cost() int64 { return int64(len(h.path)) + handleCost }
+
 func (hs *handles) add(h *handle) (any, error) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -70,8 +88,10 @@ func (hs *handles) get(id uint64) (*handle, error) {
 	if h := hs.all[id]; h != nil {
 		return h, nil
 	}
-	return nil, gate.Invalid(fmt.Sprintf("invalid handle: %d", id), "")
+	return nil, errHandle(id)
 }
+
+func errHandle(id uint64) error { return gate.Invalid(fmt.Sprintf("invalid handle: %d", id), "") }
 
 // openFile opens a file, which it creates or empties at once if the options say so.
 func openFile(ctx context.Context, op *operation, in *filesArgs) (any, error) {
@@ -98,7 +118,7 @@ func openFile(ctx context.Context, op *operation, in *filesArgs) (any, error) {
 			return nil, err
 		}
 	}
-	return op.ch.files.add(h)
+	return op.ch.open(h)
 }
 
 func openDir(ctx context.Context, op *operation, in *filesArgs) (any, error) {
@@ -108,17 +128,19 @@ func openDir(ctx context.Context, op *operation, in *filesArgs) (any, error) {
 	} else if !i.IsDir() {
 		return nil, errnoError(sandpit.ErrNotDirectory)
 	}
-	return op.ch.files.add(h)
+	return op.ch.open(h)
 }
 
 func closeHandle(_ context.Context, op *operation, in *filesArgs) (any, error) {
 	hs := &op.ch.files
-	if _, err := hs.get(in.Handle); err != nil {
-		return nil, err
-	}
 	hs.mu.Lock()
-	defer hs.mu.Unlock()
+	h := hs.all[in.Handle]
 	delete(hs.all, in.Handle)
+	hs.mu.Unlock()
+	if h == nil {
+		return nil, errHandle(in.Handle)
+	}
+	op.ch.budget.give(windows, h.cost())
 	return nil, nil
 }
 
@@ -183,13 +205,14 @@ func writeHandle(ctx context.Context, op *operation, in *filesArgs) (any, error)
 	if !h.append {
 		opt = sandpit.WriteOptions{InPlace: true, Offset: int64(min(in.Offset, math.MaxInt64))}
 	}
+	held := int64(uploadBuffer)
 	if in.bulk != nil {
-		const held = 2 * filesWindow // what waits, and the buffer that it grows in
-		if err := op.ch.budget.take(op.ch.ctx, windows, held); err != nil {
-			return nil, err
-		}
-		defer op.ch.budget.give(windows, held)
+		held += 2 * filesWindow // what waits, and the buffer that it grows in
 	}
+	if err := op.ch.budget.take(op.ch.ctx, windows, held); err != nil {
+		return nil, err
+	}
+	defer op.ch.budget.give(windows, held)
 	b, err := op.accept(in.bulk, bulkFiles, bulkIn, filesWindow)
 	if err != nil {
 		return nil, err

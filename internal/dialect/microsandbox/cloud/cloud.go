@@ -45,6 +45,7 @@ func (c *call) byName() bool { return strings.HasPrefix(c.R.URL.Path, namePath) 
 
 // Routes returns the routes of the API. Their IDs lack the name of the dialect.
 func Routes(s dialect.Server) []gate.Route {
+	dialect.WarnOfData[state](s, s.Name)
 	var all []gate.Route
 	gone := new(ended)
 	for _, r := range append(sandboxRoutes(), lackingRoutes()...) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api/codec"
+	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
@@ -119,7 +120,7 @@ func (c *call) of(i sandpit.Info, data json.RawMessage) sandbox {
 		out.Failure = &i.Reason
 	}
 	var s state
-	if json.Unmarshal(data, &s) == nil && s.Reference != "" {
+	if dialect.Recall(data, &s) == nil && s.Reference != "" {
 		out.Spec, out.Ephemeral = s.spec(i, c.older()), s.Lifecycle.Ephemeral
 	}
 	return out

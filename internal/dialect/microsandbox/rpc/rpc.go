@@ -50,10 +50,11 @@ func Has(path string) bool {
 // the name of the dialect.
 func Routes(s dialect.Server) []gate.Route {
 	a := &api{s}
+	dialect.WarnOfData[state](s, dialectName)
 	routes := []gate.Route{
 		{Method: http.MethodGet, Path: pathHealth, ID: "rpcHealth", Open: true, Handle: health},
-		{Method: http.MethodPost, Path: pathRPC, ID: "rpc", Guarded: true, Vital: true, SelfAudited: true, Handle: a.handle(serveRPC)},
-		{Method: http.MethodPost, Path: pathMCP, ID: "mcp", Guarded: true, Vital: true, SelfAudited: true, Handle: a.handle(serveMCP)},
+		{Method: http.MethodPost, Path: pathRPC, ID: "rpc", Guarded: true, VitalIf: vitalRPC, SelfAudited: true, Handle: a.handle(serveRPC)},
+		{Method: http.MethodPost, Path: pathMCP, ID: "mcp", Guarded: true, VitalIf: vitalMCP, SelfAudited: true, Handle: a.handle(serveMCP)},
 	}
 	for _, r := range routes[1:] {
 		r.Path += "/{$}"
@@ -72,10 +73,9 @@ type call struct {
 	api *api
 }
 
-// handle returns a handler that reads the request first. Methods that end a sandbox make the call vital later.
+// handle returns a handler that reads the call first.
 func (a *api) handle(serve func(*call, *request) error) func(*gate.Call) error {
 	return func(c *gate.Call) error {
-		c.Vital = false
 		one := &call{c, a}
 		in, err := one.read()
 		if err != nil || in == nil {
@@ -83,6 +83,23 @@ func (a *api) handle(serve func(*call, *request) error) func(*gate.Call) error {
 		}
 		return serve(one, in)
 	}
+}
+
+// vitalRPC reports whether a call ends a sandbox, as its method says.
+func vitalRPC(c *gate.Call) bool {
+	var in request
+	return json.Unmarshal(c.Peek(), &in) == nil && methods()[in.Method].vital
+}
+
+// vitalMCP is vitalRPC for calls of tools.
+func vitalMCP(c *gate.Call) bool {
+	var in struct {
+		Method string `json:"method"`
+		Params struct {
+			Name string `json:"name"`
+		} `json:"params"`
+	}
+	return json.Unmarshal(c.Peek(), &in) == nil && in.Method == "tools/call" && methods()[toolMethods()[in.Params.Name]].vital
 }
 
 // health answers that the server serves.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
@@ -169,7 +170,9 @@ func (s *start) defines() bool { return s.config != nil && s.config.Image != "" 
 // unless only its limits differ.
 func (s *start) restart(ctx context.Context, sb engine.Box) error {
 	var was state
-	_ = json.Unmarshal(sb.Dialect(dialectName), &was) // which only this package writes
+	if err := dialect.Recall(sb.Dialect(dialectName), &was); err != nil {
+		return err // it may say what must not run, or not be replaced
+	}
 	if s.defines() {
 		if was.Sum != "" && s.config.sum(was.Salt) != was.Sum {
 			return s.replace(ctx, sb)
