@@ -12,7 +12,8 @@ type Committer interface {
 	// of with one layer more. The image is named "saved:NAME" in [Spec.Image], and only sandboxes
 	// of the same namespace find it. An image that has the name loses it.
 	//
-	// Not saved are what is mounted in the sandbox, /tmp and /dev/shm included, files that Sandpit
+	// Not saved are what is mounted in the sandbox, /dev/shm included, and /tmp with Spec.ReadOnly
+	// or Spec.Write; files that Sandpit
 	// makes itself (/etc/hostname, /etc/hosts, /etc/resolv.conf and its certificates), sockets,
 	// FIFOs, the environment, and secrets that are not in files.
 	//

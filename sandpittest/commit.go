@@ -27,7 +27,7 @@ var commitProperties = []property{
 			}
 			return strings.TrimSpace(string(out.Stdout))
 		}
-		say(sb, "mkdir /opt/kept && echo one > /opt/kept/file && echo t > /tmp/not")
+		say(sb, "mkdir /opt/kept && echo one > /opt/kept/file && echo t > /tmp/too")
 		saved, err := committer(sb).Commit(t.Context(), sandpit.Commit{Name: "kept", NoPause: true, Env: []string{"SAVED=a b"}, Cmd: []string{"cat", "/opt/kept/file"}, Labels: map[string]string{"l": "v"}})
 		if err != nil {
 			t.Fatal(err)
@@ -36,7 +36,7 @@ var commitProperties = []property{
 			t.Errorf("got %+v", saved)
 		}
 		next := e.sandbox(t, sandpit.Spec{Image: saved.Name, User: "root", WorkDir: "/"})
-		if got := say(next, `cat /opt/kept/file; ls /tmp; echo "$SAVED"`); got != "one\na b" {
+		if got := say(next, `cat /opt/kept/file; ls /tmp; echo "$SAVED"`); got != "one\ntoo\na b" {
 			t.Errorf("got %q", got)
 		}
 		if info, err := next.Info(t.Context()); err != nil || info.Image != "saved:kept@"+saved.Digest {

@@ -14,6 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/driver"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/image"
+	"github.com/sandpit-dev/sandpit/internal/interpreter"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
@@ -228,7 +229,7 @@ func (s *Sandbox) ownFiles(root image.Rootfs) (paths []string, err error) {
 			files = append(files, trusted...)
 		}
 	}
-	paths = append(paths, path.Dir(trustFile))
+	paths = append(paths, path.Dir(trustFile), interpreter.Own+"*")
 	for _, f := range files {
 		paths = append(paths, path.Clean(f.Path))
 	}

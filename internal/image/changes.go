@@ -14,7 +14,7 @@ type Tree struct {
 	UIDs, GIDs IDMap
 
 	// Omit are absolute paths that are left out, with everything below them: what is not the
-	// sandbox's own.
+	// sandbox's own. One that ends with "*" stands for all that begin so.
 	Omit []string
 }
 

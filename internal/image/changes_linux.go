@@ -32,7 +32,7 @@ import (
 //   - What a layer can't have is left out and noted: sockets, FIFOs and devices, names that start
 //     with ".wh.", and the extended attributes that unpacking leaves out. Other extended
 //     attributes than user.* are not noted: nobody inside can set one.
-//   - What is mounted in the sandbox is left out: /proc, /dev, /sys, /tmp, mounts and binds.
+//   - What is mounted in the sandbox is left out: /proc, /dev, /sys, mounts and binds.
 //   - Holes count as content, because a layer has none.
 
 // maxPackedXattrs bounds the extended attributes of one file, in bytes: readers refuse a header of
@@ -321,6 +321,9 @@ func (p *packer) entry(dir string, dirfd int, base string, below *lowerDirs, mor
 // omits reports whether a path, or what it is in, is left out.
 func (p *packer) omits(name string) bool {
 	return slices.ContainsFunc(p.tree.Omit, func(o string) bool {
+		if prefix, ok := strings.CutSuffix(o, "*"); ok {
+			return strings.HasPrefix("/"+name, prefix)
+		}
 		rest, in := strings.CutPrefix("/"+name, o)
 		return in && (rest == "" || rest[0] == '/')
 	})

@@ -84,8 +84,11 @@ type Manager struct {
 // New returns the contexts of a sandbox.
 func New(place Place) *Manager { return &Manager{place: place} }
 
+// Own begins the paths of files that are of Sandpit and not of the sandbox, such as the sockets of contexts.
+const Own = "/tmp/.sandpit-"
+
 // socketPrefix begins the paths of sockets.
-const socketPrefix = "/tmp/.sandpit-"
+const socketPrefix = Own
 
 // random returns a random text for a nonce or a name.
 func random() string {

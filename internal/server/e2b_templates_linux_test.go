@@ -169,6 +169,19 @@ func TestE2BTemplates(t *testing.T) {
 	}
 	s.e2bCall(t, 200, "x", "GET", url+"/files?path=f", "", "X-Access-Token", made.EnvdAccessToken)
 
+	// What is in /tmp is a part of the template.
+	id = b.request("tmp")
+	b.upload("tmp", "ab", archived(t, tar.Header{Typeflag: tar.TypeReg, Name: "f"}))
+	b.start("tmp", id, `{"type":"COPY","args":["f","/tmp/copied"],"filesHash":"ab"},{"type":"RUN","args":["echo y >/tmp/run"]}`)
+	b.wait("tmp", id, "ready", "")
+	var inTmp struct{ SandboxID, EnvdAccessToken string }
+	if err := json.Unmarshal([]byte(b.call(201, "", "POST", "/v2/sandboxes", `{"templateID":"tmp"}`)), &inTmp); err != nil {
+		t.Fatal(err)
+	}
+	s.e2bCall(t, 200, "x", "GET", url+"/files?path=/tmp/copied", "", "X-Access-Token", inTmp.EnvdAccessToken)
+	s.e2bCall(t, 200, "y", "GET", url+"/files?path=/tmp/run", "", "X-Access-Token", inTmp.EnvdAccessToken)
+	b.call(204, "", "DELETE", "/sandboxes/"+inTmp.SandboxID, "")
+
 	// The URL of an upload is good for nothing else, and no other token for an upload.
 	waits := b.request("tokens")
 	var link struct{ URL string }

@@ -1005,30 +1005,48 @@ func TestAgentIsAudited(t *testing.T) {
 	}
 }
 
-// A program goes on when its client goes. The channel ends with its key, and with the server.
+// A program is killed with all that it started when its client goes, or its key ends.
 func TestAgentEnds(t *testing.T) {
 	s := newServed(t)
 	url, _ := s.withMicrosandbox()
-	made := s.makeKey(v1.NewKey{Namespace: "microsandbox", Format: "microsandbox"})
-	sb, a := s.agentBox(url, made.Secret)
-	a.start("core.exec.request", msi{"cmd": "/bin/sh", "args": []string{"-c", "echo ready; until [ -e /tmp/go ]; do sleep 0.05; done; touch /tmp/done"}})
-	a.next()
-	a.next()
+	sb, a := s.agentBox(url, s.makeKey(v1.NewKey{Namespace: "microsandbox", Format: "microsandbox"}).Secret)
+	made := s.makeKey(v1.NewKey{Namespace: "microsandbox", Format: "microsandbox"}) // that of the channels
+	// begin runs a program with one in a session of its own, and returns what checks that both have ended.
+	begin := func(a *agentClient, name string) (ended func(t *testing.T, cause string)) {
+		t.Helper()
+		a.start("core.exec.request", msi{"cmd": "/bin/sh", "args": []string{"-c", "setsid sleep 9" + name + " & echo ready; sleep 8" + name}})
+		a.next()
+		if f := a.next(); f.kind != "core.exec.stdout" {
+			t.Fatalf("%+v", f)
+		}
+		count := func() string {
+			out, err := sandpit.Shell(t.Context(), sb, "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o 'sleep [89]"+name+" ' | sort -u | wc -l")
+			return fmt.Sprint(strings.TrimSpace(string(out.Stdout)), err)
+		}
+		testkit.Until(t, "both run", func() bool { return count() == "2<nil>" }, count)
+		return func(t *testing.T, cause string) {
+			t.Helper()
+			testkit.Until(t, "both have ended with "+cause, func() bool { return count() == "0<nil>" }, count)
+			testkit.Until(t, "the program is not in the background", func() bool {
+				all, err := sb.Processes(t.Context())
+				return err == nil && !slices.ContainsFunc(all, func(i sandpit.ProcessInfo) bool { return i.Background || i.Result == nil && slices.Contains(i.Argv, "/bin/sh") })
+			})
+		}
+	}
+
+	ended := begin(a, "001")
 	_ = a.conn.Close()
+	ended(t, "the closed channel")
+	a = agent(t, url, made.Secret, sb.ID())
+	ended = begin(a, "002")
+	_ = a.raw.(*net.TCPConn).SetLinger(0)
+	_ = a.raw.Close()
+	ended(t, "the connection")
+
+	b := agent(t, url, made.Secret, sb.ID())
+	ended = begin(b, "003")
 	admin := s.unix()
 	defer admin.Close()
-	testkit.Until(t, "it is in the background", func() bool {
-		all, err := sb.Processes(t.Context())
-		return err == nil && len(all) == 1 && all[0].Background
-	})
-	b := agent(t, url, made.Secret, sb.ID())
-	b.shell("touch /tmp/go", nil)
-	testkit.Until(t, "it goes on", func() bool {
-		_, err := sb.Files().Stat(context.Background(), "/tmp/done")
-		return err == nil
-	})
-	b.start("core.exec.request", msi{"cmd": "sleep", "args": []string{"1000"}})
-	b.next()
 	if err := admin.Call(t.Context(), "DELETE", "/v1/keys/"+made.ID, nil, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -1036,6 +1054,38 @@ func TestAgentEnds(t *testing.T) {
 	if f, err := b.read(); err == nil {
 		t.Errorf("after its key was revoked: %+v", f)
 	}
+	ended(t, "its key")
+}
+
+// A program goes on when the server ends, or is followed by another one.
+func TestAgentProgramsOutliveTheServer(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withMicrosandbox()
+	sb, a := s.agentBox(url, key)
+	a.start("core.exec.request", msi{"cmd": "/bin/sh", "args": []string{"-c", "echo ready; until [ -e /tmp/go ]; do sleep 0.05; done; touch /tmp/done"}})
+	a.next()
+	a.next()
+	id := sb.ID()
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+	s.start()
+	c := s.with(key)
+	defer c.Close()
+	again, err := c.Get(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all, err := again.Processes(t.Context()); err != nil || len(all) != 1 || !all[0].Background || all[0].Result != nil {
+		t.Errorf("after the restart: %+v, %v", all, err)
+	}
+	if err := sandpit.WriteFile(t.Context(), again, "/tmp/go", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Until(t, "it goes on", func() bool {
+		_, err := again.Files().Stat(context.Background(), "/tmp/done")
+		return err == nil
+	})
 }
 
 // Frames of any bytes, in any order, harm nobody: what can't be understood is answered with an error, or ends the channel.

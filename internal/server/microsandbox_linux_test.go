@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"math"
 	"net/http"
@@ -409,6 +410,72 @@ func TestMicrosandboxLogs(t *testing.T) {
 	s.e2bCall(t, 404, `"sandbox_not_found"`, "GET", logs, "", "Authorization", "Bearer "+s.keyOf("other", ""))
 	for _, path := range []string{"/v1/volumes", "/v1/volumes/default", "/v1/snapshots", "/v1/snapshots/by-name/x"} {
 		s.e2bCall(t, 501, `{"error":{"code":"unsupported"`, "GET", url+path, "", bearer...)
+	}
+}
+
+// A log that is followed ends with its sandbox, after all that it has.
+func TestMicrosandboxLogsEnd(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withMicrosandbox()
+	c := s.with(key)
+	defer c.Close()
+	for name, end := range map[string]func(sandpit.Sandbox) error{
+		"stopped": func(sb sandpit.Sandbox) error { return sb.(sandpit.Lifecycle).Stop(t.Context(), 0) },
+		"removed": func(sb sandpit.Sandbox) error { return sb.Remove(t.Context()) },
+		"expired": func(sb sandpit.Sandbox) error {
+			return sb.(sandpit.Lifecycle).SetLifetime(t.Context(), sandpit.Lifetime{Life: time.Second, OnExpiry: sandpit.ExpiryStop})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			answer := s.e2bCall(t, 201, "", "POST", url+"/v1/sandboxes?start=true", `{"name":"`+name+`","source":"oci","reference":"microsandbox/python"}`, "Authorization", "Bearer "+key)
+			var made struct{ ID string }
+			if err := json.Unmarshal([]byte(answer), &made); err != nil {
+				t.Fatal(err)
+			}
+			sb, err := c.Get(t.Context(), made.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// follow returns all of the log once it has ended.
+			follow := func(first func()) string {
+				t.Helper()
+				ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+				defer cancel()
+				r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/v1/sandboxes/"+made.ID+"/logs", nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Header.Set("Authorization", "Bearer "+key)
+				resp, err := s.http().Do(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer resp.Body.Close()
+				first()
+				all, err := io.ReadAll(resp.Body)
+				if err != nil {
+					t.Errorf("the log does not end: %v", err)
+				}
+				return string(all)
+			}
+			text := follow(func() {
+				if _, err := sandpit.Shell(t.Context(), sb, "echo the last words"); err != nil {
+					t.Error(err)
+				}
+				if err := end(sb); err != nil {
+					t.Error(err)
+				}
+			})
+			if !strings.Contains(text, "the last words") || !strings.Contains(text, "\nevent: end\n") {
+				t.Errorf("the log is %q", text)
+			}
+			if name == "removed" {
+				return
+			}
+			if text := follow(func() {}); !strings.Contains(text, "the last words") || !strings.Contains(text, "\nevent: end\n") {
+				t.Errorf("the log of one that has ended is %q", text)
+			}
+		})
 	}
 }
 

@@ -325,9 +325,10 @@ func (a *tree) imagesCommit() *cobra.Command {
 sandbox with one layer more. Only sandboxes of the same namespace can use it. An image
 that has the name loses it. COMMAND replaces the command of the image.
 
-A running sandbox is paused meanwhile. Not saved are what is mounted in it, /tmp and
-/dev/shm, files that Sandpit makes itself (such as /etc/hosts), and the environment.
-Files that an image can't have, such as sockets, are left out and listed.`,
+A running sandbox is paused meanwhile. Not saved are what is mounted in it, such as
+/dev/shm (and /tmp with --read-only or --write), files that Sandpit makes itself
+(such as /etc/hosts), and the environment. Files that an image can't have,
+such as sockets, are left out and listed.`,
 		Example:           "  sandpit images commit work app\n  sandpit run --image saved:app -- make test\n  sandpit images commit --env A=1 --label team=a work app -- python3 main.py",
 		Args:              arguments(2, -1),
 		ValidArgsFunction: a.completeNames(1),

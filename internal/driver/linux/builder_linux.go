@@ -148,16 +148,24 @@ func (c *compiler) scratch() {
 	opts := scratchLimits(c.limits) + ",mode=0755"
 	c.mount("tmpfs", c.base, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, opts)
 	c.p.Call("entering the scratch file system", unix.SYS_CHDIR, c.p.Str(c.base))
-	for _, d := range []struct {
-		name string
-		mode int
-	}{{"root", 0o755}, {"upper", 0o755}, {"work", 0o755}, {"tmp", 0o1777}, {"shm", 0o1777}, {"dev", 0o755}, {"proc", 0o755}, {"sys", 0o755}} {
-		c.mkdir(d.name, d.mode)
-		if d.mode != 0o755 {
-			c.p.Call("setting the mode of "+d.name, unix.SYS_FCHMODAT, sysprog.Int(unix.AT_FDCWD), c.p.Str(d.name), sysprog.Int(d.mode))
-		}
+	for _, name := range [...]string{"root", "upper", "work", "dev", "proc", "sys"} {
+		c.mkdir(name, 0o755)
 	}
+	c.mkdirForAll("shm")
 }
+
+// mkdirForAll makes a directory in which everybody may make files.
+func (c *compiler) mkdirForAll(name string) {
+	c.mkdir(name, 0o1777)
+	c.p.Call("setting the mode of "+name, unix.SYS_FCHMODAT, sysprog.Int(unix.AT_FDCWD), c.p.Str(name), sysprog.Int(0o1777))
+}
+
+// upperTmp is /tmp of a root that can be written, of which it is a part. It is made before the overlay, so that its owner and
+// mode are the same whatever the image has.
+const upperTmp = "upper/tmp"
+
+// tmpApart reports whether /tmp is a mount of its own, because the root can't be written.
+func (c *compiler) tmpApart() bool { return c.plan.ReadOnly || c.plan.Write != nil }
 
 // scratchLimits are the options of a tmpfs that hold the limits, tmpfs(5).
 func scratchLimits(l sandpit.Limits) string {
@@ -181,6 +189,11 @@ func (c *compiler) rootfs(layers, binds []sysprog.Arg) {
 		c.mkdir(names[i], 0o755)
 		c.move(fd, names[i])
 	}
+	if c.tmpApart() {
+		c.mkdirForAll("tmp")
+	} else {
+		c.mkdirForAll(upperTmp)
+	}
 	c.files()
 	// volatile: nothing here outlives the sandbox, so nothing is ever synced.
 	lower := "lowerdir=" + strings.Join(names, ":") + ",upperdir=upper,workdir=work,volatile,userxattr"
@@ -189,17 +202,11 @@ func (c *compiler) rootfs(layers, binds []sysprog.Arg) {
 
 	// What was made ahead goes to its places. Each must be a real directory:
 	// an image in which one is a link is refused.
-	tmp := c.openTree("opening /tmp", "tmp", false)
-	for _, d := range []string{"/proc", "/dev", "/sys", "/tmp"} {
-		c.p.Call("creating "+d, unix.SYS_MKDIRAT, sysprog.Int(unix.AT_FDCWD), c.p.Str("root"+d), sysprog.Int(0o755)).Ignore(unix.EEXIST)
-		fd := c.p.Call("looking at "+d+" of the image, which must be a directory and not a link", unix.SYS_OPENAT, sysprog.Int(unix.AT_FDCWD), c.p.Str("root"+d), sysprog.Int(unix.O_PATH|unix.O_NOFOLLOW|unix.O_DIRECTORY|unix.O_CLOEXEC)).Result()
-		from, name := sysprog.Int(unix.AT_FDCWD), d[1:]
-		if d == "/tmp" {
-			from, name = sysprog.From(tmp), ""
-		}
-		c.p.Call("attaching "+d, unix.SYS_MOVE_MOUNT, from, c.p.Str(name), sysprog.From(fd), c.p.Str(""), sysprog.Int(unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
-		c.p.Call("closing "+d, unix.SYS_CLOSE, sysprog.From(fd))
-		c.p.Free(fd)
+	for _, d := range [...]string{"/proc", "/dev", "/sys"} {
+		c.furnished(d, sysprog.Int(unix.AT_FDCWD), d[1:])
+	}
+	if c.tmpApart() {
+		c.furnished("/tmp", sysprog.From(c.openTree("opening /tmp", "tmp", false)), "")
 	}
 
 	c.p.Call("entering the root", unix.SYS_CHDIR, c.p.Str("root"))
@@ -208,6 +215,15 @@ func (c *compiler) rootfs(layers, binds []sysprog.Arg) {
 	} else {
 		c.changeRoot()
 	}
+}
+
+// furnished moves a mount to its place in the root.
+func (c *compiler) furnished(at string, from sysprog.Arg, name string) {
+	c.p.Call("creating "+at, unix.SYS_MKDIRAT, sysprog.Int(unix.AT_FDCWD), c.p.Str("root"+at), sysprog.Int(0o755)).Ignore(unix.EEXIST)
+	fd := c.p.Call("looking at "+at+" of the image, which must be a directory and not a link", unix.SYS_OPENAT, sysprog.Int(unix.AT_FDCWD), c.p.Str("root"+at), sysprog.Int(unix.O_PATH|unix.O_NOFOLLOW|unix.O_DIRECTORY|unix.O_CLOEXEC)).Result()
+	c.p.Call("attaching "+at, unix.SYS_MOVE_MOUNT, from, c.p.Str(name), sysprog.From(fd), c.p.Str(""), sysprog.Int(unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
+	c.p.Call("closing "+at, unix.SYS_CLOSE, sysprog.From(fd))
+	c.p.Free(fd)
 }
 
 // showBinds makes the mounts that show the plan's binds, and puts descriptors of
@@ -335,7 +351,7 @@ func (c *compiler) overBind(f driver.File) (dir, rest string, ok bool) {
 // those that lie over binds into others. These are empty, so no link of the image can lead
 // elsewhere, and the image's files of that name are covered.
 func (c *compiler) files() {
-	made := map[string]bool{"upper": true}
+	made := map[string]bool{"upper": true, upperTmp: !c.tmpApart()}
 	type written struct {
 		top        string // what is written through one file system must not show in another
 		mode       uint32

@@ -215,7 +215,7 @@ func (op *operation) exec(m message) {
 		_ = ch.say(op.id, flagTerminal, kindExited, exitedMessage{int32(res.ExitCode)})
 	case ch.ctx.Err() != nil:
 		op.end()
-		part.End(errors.Join(context.Cause(ch.ctx), leave(p)))
+		part.End(errors.Join(context.Cause(ch.ctx), ch.leave(p)))
 	default: // its sandbox has ended
 		part.End(err)
 		op.end()
@@ -226,17 +226,19 @@ func (op *operation) exec(m message) {
 // killTime bounds the killing of a process.
 const killTime = 10 * time.Second
 
-// leave lets a process go on without its client, as the real agent does. One that can't is killed.
-func leave(p sandpit.Process) error {
+// leave gives up a process whose channel has ended. It is killed with all that it started, as by the relay of the original; the
+// protocol has no message that detaches. Only when the server ends does it go on in the background: that does not say that
+// nobody wants it.
+func (ch *channel) leave(p sandpit.Process) (err error) {
+	if d, ok := p.(sandpit.Detacher); ok {
+		defer d.Detach()
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), killTime)
 	defer cancel()
-	if b, ok := p.(sandpit.Backgrounder); !ok || b.Background(ctx) != nil {
-		return p.Kill(ctx)
+	if b, ok := p.(sandpit.Backgrounder); ok && errors.Is(ch.call.BrokenOff(), gate.ErrDraining) && b.Background(ctx) == nil {
+		return nil
 	}
-	if d, ok := p.(sandpit.Detacher); ok {
-		d.Detach()
-	}
-	return nil
+	return p.Kill(ctx)
 }
 
 // fail says why a program was not started.

@@ -4,14 +4,17 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api/stream"
+	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
@@ -25,8 +28,8 @@ type logEvent struct {
 }
 
 // followLogs sends the output of processes, from its beginning or after the entry that the client has seen
-// last, and then what comes, until the sandbox is removed or the server ends. What a terminal shows is of the
-// source stdout.
+// last, and then what comes, until the sandbox stops, fails or is removed, or the server ends. What a terminal
+// shows is of the source stdout.
 func followLogs(c *call) error {
 	after, err := position(c.R.Header.Get("Last-Event-Id"))
 	if err != nil {
@@ -49,7 +52,7 @@ func followLogs(c *call) error {
 		Live: true, After: after, ID: appendCursor,
 		All: func(ctx context.Context) iter.Seq2[logEvent, error] {
 			return func(yield func(logEvent, error) bool) {
-				for e, err := range sb.Logs(ctx, sandpit.LogQuery{After: after, Follow: true}) {
+				for e, err := range c.logs(ctx, sb, after) {
 					if !yield(logEvent{e.Stream, e.Time, strings.ToValidUTF8(string(e.Data), "\uFFFD"), e.Seq}, err) {
 						return
 					}
@@ -63,6 +66,57 @@ func followLogs(c *call) error {
 			return "log", e.seq
 		},
 	})
+}
+
+// logs returns what is in the log of a sandbox behind a position, and what comes as long as the sandbox runs.
+func (c *call) logs(ctx context.Context, sb engine.Box, after uint64) iter.Seq2[sandpit.LogEntry, error] {
+	return func(yield func(sandpit.LogEntry, error) bool) {
+		runs, cancel := context.WithCancel(ctx)
+		var watcher sync.WaitGroup
+		defer watcher.Wait()
+		defer cancel()
+		follow := true
+		now, err := c.tenant().List(ctx, sandpit.ListQuery{Limit: 1})
+		if err == nil {
+			follow, err = lives(ctx, sb)
+		}
+		if err != nil {
+			yield(sandpit.LogEntry{}, err)
+			return
+		}
+		if follow {
+			watcher.Go(func() {
+				defer cancel()
+				for range c.tenant().Events(runs, sandpit.EventQuery{After: now.Seq, Sandbox: sb.ID(), Kinds: []sandpit.EventKind{
+					sandpit.EventStopped, sandpit.EventFailed, sandpit.EventRemoved,
+				}}) {
+					if on, err := lives(ctx, sb); !on || err != nil {
+						return
+					}
+				}
+			})
+			for e, err := range sb.Logs(runs, sandpit.LogQuery{After: after, Follow: true}) {
+				if err != nil && runs.Err() != nil && ctx.Err() == nil {
+					break // it has ended
+				}
+				if !yield(e, err) || err != nil {
+					return
+				}
+				after = e.Seq
+			}
+		}
+		for e, err := range sb.Logs(ctx, sandpit.LogQuery{After: after}) {
+			if follow && errors.Is(err, sandpit.ErrClosed) || !yield(e, err) {
+				return // it was removed, or nobody reads
+			}
+		}
+	}
+}
+
+// lives reports whether a sandbox has not ended.
+func lives(ctx context.Context, sb engine.Box) (bool, error) {
+	info, err := sb.Info(ctx)
+	return info.State != sandpit.StateStopped && info.State != sandpit.StateFailed, err
 }
 
 // A position in the log is a cursor for clients, which check its form: base64 of a byte that says which halves
