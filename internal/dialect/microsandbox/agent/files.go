@@ -384,6 +384,8 @@ func (r *contentReader) more() error {
 	case ok:
 	case !inTime:
 		return errNoContent
+	case r.op.ch.ctx.Err() != nil:
+		return context.Cause(r.op.ch.ctx)
 	default:
 		return io.ErrUnexpectedEOF
 	}
