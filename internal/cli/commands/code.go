@@ -29,14 +29,16 @@ terminal without FILE and --eval, a prompt reads it: blocks of several lines end
 interrupts, ^D and the words exit and quit leave.
 
 The languages are %s; and, without state, %s.
-Without --language and --context, the name of FILE tells the language, or else it is Python.
+Without --language and --context, the extension of FILE tells the language. Standard input, --eval and
+files without an extension are Python.
 
 What the code prints goes to standard output and standard error as it comes, and so does what it
 displays, such as the value of its last expression. Of a format other than text, only the name and
 the size are shown; --json has all of it.
 
-The exit code is 1 if the code failed or its interpreter ended, unless that exited with code 0,
-and 124 if the time was over. If this command is interrupted, so is the code; its state stays.
+The exit code is 1 with the traceback if the code failed, 124 if the time was over, and otherwise that of
+the last command (bash), of the program, or of an interpreter that ended: 128+n if signal n killed
+it. It is 125 if the code was not run. If this command is interrupted, so is the code; its state stays.
 
 Each language has a context, which its first run creates. 'sandpit context' creates others. Runs in
 one context wait for each other, and this command says so; --timeout is the time of the code alone, without waiting.`
@@ -82,7 +84,9 @@ func (a *tree) codeCommand() *cobra.Command {
 		}
 		file := append(args, "-")[1]
 		if !language.set && !inContext.set {
-			code.Language = languageOfFile(file)
+			if code.Language = languageOfFile(file); code.Language == "" && filepath.Ext(file) != "" {
+				return sandpit.WithHint(cli.Usagef("the language of %q is not known by its name", file), "add --language")
+			}
 		}
 		if len(args) == 1 && len(lines.are) == 0 && !asJSON && cli.IsTerminal(a.Stdin) && cli.IsTerminal(a.Stdout) {
 			return a.prompt(cmd.Context(), args[0], code)

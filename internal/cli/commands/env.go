@@ -48,6 +48,9 @@ key is that of this program (SANDPIT_KEY).`,
 				return err
 			}
 			a.Note("created key %s of namespace %s; it is shown only once", key.ID, key.Namespace)
+			if !namespace.set {
+				a.Note("'sandpit ps' does not list sandboxes of that namespace; with --namespace local it does")
+			}
 			secret = key.Secret
 		} else {
 			o := cli.NewOptions(a.Lookup)

@@ -262,7 +262,9 @@ func runCode(c *call) error {
 		_ = l.send(codeError{"error", res.Error.Name, res.Error.Value, res.Error.Traceback})
 	case res.InterpreterEnd != "":
 		_ = l.send(codeError{Type: "error", Name: "InterpreterEnded", Value: res.InterpreterEnd})
-	case res.ExitCode != 0: // which has no name at E2B
+	case res.ExitCode != 0 && res.Stateless:
+		_ = l.send(codeError{Type: "error", Name: "ExecutionFailed", Value: fmt.Sprintf("exit code %d", res.ExitCode)})
+	case res.ExitCode != 0: // of a bash, whose kernel at E2B gives it no name
 		_ = l.send(codeError{Type: "error", Value: strconv.Itoa(res.ExitCode)})
 	}
 	_ = l.send(map[string]any{"type": "number_of_executions", "execution_count": res.Run})

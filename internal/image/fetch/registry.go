@@ -223,8 +223,8 @@ func (r *registrySource) trusts(host string) bool {
 }
 
 // errNotPublic is the error for a caller who named a registry of this network.
-var errNotPublic = sandpit.WithHint(fault.Kind{Err: errors.New("its address is not public"), Kind: sandpit.ErrForbidden},
-	"check its name, or ask the operator to name the registry (without a star) in the policy's images")
+var errNotPublic = sandpit.WithHint(fault.Kind{Err: errors.New("it has no public address, or its name can't be resolved"), Kind: sandpit.ErrForbidden},
+	"check its name and the name server of the server, or ask the operator to name the registry (without a star) in the policy's images")
 
 // checkRedirect keeps redirects few and encrypted, and credentials at home.
 func (r *registrySource) checkRedirect(req *http.Request, via []*http.Request) error {
