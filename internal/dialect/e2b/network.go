@@ -3,7 +3,9 @@ package e2b
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
@@ -49,6 +51,13 @@ func (n *networkConfig) egress(internet *bool) (sandpit.Egress, error) {
 	case len(n.HTTPSPorts) > 0:
 		return sandpit.Egress{}, dialect.Unsupported("network.httpsPorts is")
 	}
+	for name, list := range map[string][]string{"allowOut": n.AllowOut, "denyOut": n.DenyOut} {
+		for _, entry := range list {
+			if !isDestination(entry) {
+				return sandpit.Egress{}, gate.Invalid(fmt.Sprintf("network.%s: %.60q is not an IP address, CIDR block or host name", name, entry), "use entries such as 203.0.113.7, 10.0.0.0/8, example.com and *.example.com")
+			}
+		}
+	}
 	closed := internet != nil && !*internet || slices.Contains(n.DenyOut, allTraffic)
 	switch {
 	case slices.Contains(n.AllowOut, allTraffic):
@@ -59,6 +68,24 @@ func (n *networkConfig) egress(internet *bool) (sandpit.Egress, error) {
 		return sandpit.Egress{}, dialect.Unsupported(fmt.Sprintf("network.allowOut with a denyOut other than [%q] is", allTraffic))
 	}
 	return sandpit.Egress{Preset: sandpit.EgressPublic, Deny: n.DenyOut}, n.checkRedundant()
+}
+
+// isDestination reports whether an entry of a list of destinations is one of E2B's: an IP address, a CIDR block or a host name.
+// Sandpit's own notation has more, such as sets and ports, which clients of E2B do not mean.
+func isDestination(entry string) bool {
+	if _, err := netip.ParsePrefix(entry); err == nil {
+		return true
+	}
+	if _, err := netip.ParseAddr(entry); err == nil {
+		return true
+	}
+	labels := strings.Split(strings.TrimSuffix(strings.TrimPrefix(entry, "*."), "."), ".")
+	last := labels[len(labels)-1]
+	return len(entry) <= 253 && len(labels) > 1 && strings.Trim(last, "0123456789") != "" && !slices.ContainsFunc(labels, func(label string) bool {
+		return label == "" || len(label) > 63 || strings.ContainsFunc(label, func(r rune) bool {
+			return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_'
+		})
+	})
 }
 
 // maxRedundant bounds the bytes of a redundant AllowOut as JSON. It is kept in the data of the dialect, which is bounded, too.

@@ -42,6 +42,19 @@ func TestNetwork(t *testing.T) {
 			t.Errorf("%s is %+v, want %+v", body, got, *want)
 		}
 	}
+	for _, entry := range []string{"", "nonsense", "package-registries", "pypi.org:443", "300.1.1.1", "1.2.3.4/33", "*", "a..b", "https://x.org/", "x.org;", "*.*.x.org"} {
+		for name, n := range map[string]*networkConfig{"allowOut": {AllowOut: []string{entry}}, "denyOut": {DenyOut: []string{entry}}} {
+			_, err := n.egress(nil)
+			if want := fmt.Sprintf("network.%s: %q is not an IP address, CIDR block or host name", name, entry); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s of %q: %v, want %s", name, entry, err, want)
+			}
+		}
+	}
+	for _, entry := range []string{"::1", "2001:db8::/32", "10.0.0.0/8", "a_b.x-y.org", "*.x.org", "x.org.", "xn--bcher-kva.example"} {
+		if !isDestination(entry) {
+			t.Errorf("%q is not a destination", entry)
+		}
+	}
 	var in newSandbox
 	if err := json.Unmarshal([]byte(`{"network":{"allowout":[],"more":1}}`), &in); err == nil {
 		t.Error("an unknown field of network is taken")
@@ -89,8 +102,8 @@ func TestRedundantAllowOutIsChecked(t *testing.T) {
 		"as many as possible":   {names(sandpit.MaxEgressRules, 20), ""},
 		"too many":              {names(sandpit.MaxEgressRules+1, 20), "network.allowOut has 1025 entries, and may have 1024"},
 		"too many bytes":        {names(sandpit.MaxEgressRules, 48), "bytes, and may have 32768"},
-		"not a host":            {[]string{"not a host !!", "8.8.8.8"}, `network.allowOut: rule "not a host !!"`},
-		"with all traffic":      {[]string{allTraffic, "not a host !!"}, `network.allowOut: rule "not a host !!"`},
+		"not a host":            {[]string{"not a host !!", "8.8.8.8"}, `network.allowOut: "not a host !!" is not an IP address, CIDR block or host name`},
+		"with all traffic":      {[]string{allTraffic, "not a host !!"}, `network.allowOut: "not a host !!" is not an IP address, CIDR block or host name`},
 		"too many, all traffic": {append(names(sandpit.MaxEgressRules, 20), allTraffic), "network.allowOut has 1025 entries"},
 	} {
 		_, err := (&networkConfig{AllowOut: c.allow}).egress(nil)
