@@ -213,6 +213,11 @@ func (s *Store) makeSkeleton(index string) error {
 	return nil
 }
 
+// hostBinds returns what the host image shows of this machine as it is now.
+func (s *Store) hostBinds() []Bind {
+	return planHost(strings.TrimSuffix(s.opt.HostDir, "/")).binds
+}
+
 // sweepHost removes skeletons that no longer fit the host and that nobody uses,
 // and returns the bytes freed.
 func (s *Store) sweepHost(index, name string) int64 {

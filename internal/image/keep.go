@@ -63,7 +63,7 @@ func (s *Store) Kept(id string) (*Lease, error) {
 			l, ok = s.open(name, DigestPrefix+name)
 		case "host":
 			if fd, err := openShared(s.path("host", name)); err == nil {
-				l, ok = &Lease{fds: []int{fd}, root: Rootfs{Reference: "host", Layers: []string{s.path("host", name)}, Config: hostConfig()}}, true
+				l, ok = &Lease{fds: []int{fd}, root: Rootfs{Reference: "host", Layers: []string{s.path("host", name)}, Binds: s.hostBinds(), Config: hostConfig()}}, true
 			}
 		}
 		switch {

@@ -1,7 +1,9 @@
 package process
 
 import (
+	"maps"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -41,22 +43,73 @@ func (t *Table) killTree(helper int) bool {
 	}
 }
 
-// killOrphans kills children of the guest that are not helpers: they exist only if a helper was killed.
+// startBound is more than a start or a fork takes until its helper is registered.
+const startBound = 2 * forkPatience
+
+// orphans are children of the guest that are not helpers: they exist only if a helper was killed.
+type orphans struct {
+	mu    sync.Mutex
+	again bool          // a helper was killed since the present hunt began to look
+	done  chan struct{} // closed when the present hunt ends; nil: there is none
+}
+
+// killOrphans kills all orphans, and returns when they are gone, or after killPatience. It goes on trying in either case.
 func (t *Table) killOrphans() {
-	for range 100 {
-		t.reaper.mu.Lock()
-		n := 0
-		if t.reaper.starting == 0 {
-			n = stopAndKill([]int{os.Getpid()}, func(pid int) bool { return t.reaper.helpers[pid] != nil })
-		} else {
-			n = 1 // a helper may be about to be entered: look again
-		}
-		t.reaper.mu.Unlock()
-		if n == 0 {
+	o := &t.orphans
+	o.mu.Lock()
+	o.again = true
+	done := o.done
+	if done == nil {
+		done = make(chan struct{})
+		o.done = done
+		go t.huntOrphans(done)
+	}
+	o.mu.Unlock()
+	select {
+	case <-done:
+	case <-time.After(killPatience):
+	}
+}
+
+// huntOrphans kills orphans until there are none.
+func (t *Table) huntOrphans(done chan struct{}) {
+	o := &t.orphans
+	seen := map[int]time.Time{}
+	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+		o.mu.Lock()
+		o.again = false
+		o.mu.Unlock()
+		none := t.noOrphans(seen)
+		o.mu.Lock()
+		if none && !o.again {
+			o.done = nil
+			o.mu.Unlock()
+			close(done)
 			return
 		}
-		time.Sleep(10 * time.Millisecond)
+		o.mu.Unlock()
+		time.Sleep(pause)
 	}
+}
+
+// noOrphans kills orphans, and reports whether there was none. While something is being started, a child that is not
+// registered may be its helper. So it is spared for startBound after it was first seen, and there may be orphans.
+func (t *Table) noOrphans(seen map[int]time.Time) bool {
+	t.reaper.mu.Lock()
+	defer t.reaper.mu.Unlock()
+	starting, now, still := t.reaper.starting > 0, time.Now(), map[int]bool{}
+	n := stopAndKill([]int{os.Getpid()}, func(pid int) bool {
+		if t.reaper.helpers[pid] != nil {
+			return true
+		}
+		still[pid] = true
+		if seen[pid].IsZero() {
+			seen[pid] = now
+		}
+		return starting && now.Sub(seen[pid]) < startBound
+	})
+	maps.DeleteFunc(seen, func(pid int, _ time.Time) bool { return !still[pid] })
+	return n == 0 && !starting
 }
 
 // KillAll kills everything below the guest.

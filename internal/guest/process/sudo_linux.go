@@ -58,7 +58,6 @@ func (t *Table) acceptSudo(f *os.File) {
 		return
 	}
 	for tokens := make(chan struct{}, maxSudo); ; {
-		tokens <- struct{}{}
 		fd := -1
 		var aerr error
 		err := raw.Read(func(s uintptr) bool {
@@ -69,15 +68,22 @@ func (t *Table) acceptSudo(f *os.File) {
 			return
 		}
 		if aerr != nil { // no descriptor is free, for example
-			<-tokens
 			time.Sleep(sudoPatience / 50)
 			continue
 		}
+		peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+		if err != nil || peer.Uid != 0 && peer.Uid != t.settings.Config().User.UID {
+			// Others must not take the places of those who may. They may lose this answer, if they have sent something.
+			_, _ = unix.SendmsgN(fd, refuseSudo(1, "only the sandbox's own user may use sudo").Append(nil), nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+			unix.Close(fd)
+			continue
+		}
+		tokens <- struct{}{}
 		go func() {
 			defer func() { <-tokens }()
 			c := fdio.WaitingFile(fd, "sudo")
 			defer c.Close()
-			e := t.serveSudo(c, fd)
+			e := t.serveSudo(c, int(peer.Pid))
 			_ = c.SetDeadline(time.Now().Add(sudoPatience))
 			_, _ = c.Write(e.Append(nil))
 			// To close before everything is read would take the answer back (ECONNRESET).
@@ -86,16 +92,31 @@ func (t *Table) acceptSudo(f *os.File) {
 	}
 }
 
+// ends waits for the end of a process by its pidfd. It returns false if the pidfd is closed before.
+func ends(pidfd *os.File) bool {
+	raw, err := pidfd.SyscallConn()
+	if err != nil {
+		return false
+	}
+	return raw.Read(func(fd uintptr) bool {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		return n > 0 || err != nil && err != unix.EINTR
+	}) == nil
+}
+
 // refuseSudo is the answer to a request that starts nothing.
 func refuseSudo(code uint64, why string) *wire.Exit { return &wire.Exit{Code: code, StartError: why} }
 
-// serveSudo serves a connection, whose descriptor is fd. It returns the answer.
-func (t *Table) serveSudo(c *os.File, fd int) *wire.Exit {
+// serveSudo serves a connection that a process has made. It returns the answer. The command ends with the connection, and
+// with that process: the command may hold the other end of the connection itself.
+func (t *Table) serveSudo(c *os.File, requester int) *wire.Exit {
 	conf := t.settings.Config()
-	peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
-	if err != nil || peer.Uid != 0 && peer.Uid != conf.User.UID {
-		return refuseSudo(1, "only the sandbox's own user may use sudo")
+	pidfd, err := unix.PidfdOpen(requester, 0)
+	if err != nil {
+		return refuseSudo(1, "the process that asks has ended")
 	}
+	asks := fdio.WaitingFile(pidfd, "requester")
+	defer asks.Close()
 	_ = c.SetReadDeadline(time.Now().Add(sudoPatience))
 	m, fds, err := receiveSudo(c)
 	closeFDs := func() {
@@ -147,14 +168,22 @@ func (t *Table) serveSudo(c *os.File, fd int) *wire.Exit {
 		}
 		return refuseSudo(126, startErrorText(m, se))
 	}
+	leave := func() {
+		left.Store(true)
+		if !ended.Load() {
+			t.killTree(proc.Helper())
+		}
+	}
+	go func() {
+		if ends(asks) {
+			leave()
+		}
+	}()
 	go func() { // what comes now are signals, until whoever asked has gone
 		for b := make([]byte, 1); ; {
 			n, err := c.Read(b)
 			if err != nil || n != 1 {
-				left.Store(true)
-				if !ended.Load() {
-					t.killTree(proc.Helper())
-				}
+				leave()
 				return
 			}
 			if s := unix.Signal(b[0]); s > 0 && s <= 64 {

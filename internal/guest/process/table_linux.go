@@ -18,6 +18,7 @@ type Table struct {
 	settings *settings.Settings
 	touch    func()
 	reaper   reaper
+	orphans  orphans
 
 	mu    sync.Mutex
 	maker maker               // or nil
