@@ -1027,7 +1027,9 @@ func TestAgentEnds(t *testing.T) {
 			testkit.Until(t, "both have ended with "+cause, func() bool { return count() == "0<nil>" }, count)
 			testkit.Until(t, "the program is not in the background", func() bool {
 				all, err := sb.Processes(t.Context())
-				return err == nil && !slices.ContainsFunc(all, func(i sandpit.ProcessInfo) bool { return i.Background || i.Result == nil && slices.Contains(i.Argv, "/bin/sh") })
+				return err == nil && !slices.ContainsFunc(all, func(i sandpit.ProcessInfo) bool {
+					return i.Background || i.Result == nil && slices.Contains(i.Argv, "/bin/sh")
+				})
 			})
 		}
 	}

@@ -87,9 +87,12 @@ func (c *call) logs(ctx context.Context, sb engine.Box, after uint64) iter.Seq2[
 		if follow {
 			watcher.Go(func() {
 				defer cancel()
-				for range c.tenant().Events(runs, sandpit.EventQuery{After: now.Seq, Sandbox: sb.ID(), Kinds: []sandpit.EventKind{
+				for _, err := range c.tenant().Events(runs, sandpit.EventQuery{After: now.Seq, Sandbox: sb.ID(), Kinds: []sandpit.EventKind{
 					sandpit.EventStopped, sandpit.EventFailed, sandpit.EventRemoved,
 				}}) {
+					if err != nil {
+						return
+					}
 					if on, err := lives(ctx, sb); !on || err != nil {
 						return
 					}
