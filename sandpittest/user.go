@@ -313,8 +313,8 @@ func testSudoAttacked(t *testing.T, e *env) {
 	if !run(t, sb, sandpit.Command{Argv: []string{"python3", "-c", ""}}).Success() {
 		return // the image of other runs of this suite has it
 	}
-	const attack = `
-import array, os, socket, struct
+	const own = `
+import array, os, socket, time
 def dial():
     s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.connect("\0sandpit-sudo"); return s
 def num(n):
@@ -324,6 +324,8 @@ def num(n):
 def text(s): return num(len(s)) + s
 def texts(l): return num(len(l)) + b"".join(text(s) for s in l)
 def request(argv, env=(), dir=b"/", user=b"", flags=0): return num(flags) + texts(argv) + text(b"") + texts(env) + text(dir) + text(user)
+`
+	const attack = own + `
 def ask(b, fds, more=()):
     s = dial()
     try:
@@ -359,6 +361,18 @@ assert ask(request([b"id", b"-u"]), three)
 	if got := shell(t, sb, "sudo id -u"); got != "0" {
 		t.Errorf("afterwards it says %q", got)
 	}
+	// A command ends with the process that asked for it, also if it holds the other end of the request itself.
+	alive := func() bool {
+		return run(t, sb, sandpit.Command{Script: `grep -l '^sleep.8670''1' /proc/[0-9]*/cmdline 2>/dev/null`, User: "root"}).Success()
+	}
+	p := start(t, sb, sandpit.Command{Argv: []string{"python3", "-c", own + `
+s = dial()
+s.sendmsg([request([b"sleep", b"86701"])], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [s.fileno(), 1, 2]))])
+time.sleep(1000)
+`}})
+	eventually(t, "the command runs", alive)
+	must(t, p.Kill(guarded(t)))
+	eventually(t, "it has ended", func() bool { return !alive() })
 }
 
 func testRootWork(t *testing.T, e *env) {
