@@ -192,7 +192,23 @@ func TestAttackA4LinksInTheImage(t *testing.T) {
 				if err := os.Symlink(to, filepath.Join(root, name)); err != nil {
 					t.Fatal(err)
 				}
-				sb, err := c.Create(t.Context(), sandpit.Spec{Image: "dir:" + root})
+				if name == "tmp" { // a directory of the sandbox's own covers it where the root can be written
+					sb, err := c.Create(t.Context(), sandpit.Spec{Image: "dir:" + root})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if info, err := sb.Files().Lstat(t.Context(), "/tmp"); err != nil || !info.Mode.IsDir() {
+						t.Errorf("/tmp is %+v, %v", info, err)
+					}
+					if err := sandpit.WriteFile(t.Context(), sb, "/tmp/planted", []byte("x"), 0); err != nil {
+						t.Error(err)
+					}
+					if err := sb.Remove(t.Context()); err != nil {
+						t.Error(err)
+					}
+					f.safe(t)
+				}
+				sb, err := c.Create(t.Context(), sandpit.Spec{Image: "dir:" + root, ReadOnly: name == "tmp"})
 				if err == nil {
 					_ = sb.Remove(t.Context())
 					t.Error("a sandbox was made of it")
