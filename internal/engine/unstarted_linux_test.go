@@ -118,7 +118,7 @@ func TestUnstartedIsAdopted(t *testing.T) {
 		if err := sb.Restart(t.Context()); err != nil {
 			t.Fatalf("starting %s: %v (%s)", sb.Name(), err, sandpit.Hint(err))
 		}
-		if res, err := sandpit.Shell(t.Context(), sb, "echo -n $FROM"); err != nil || id == kept.ID() && string(res.Stdout) != "spec" {
+		if res, err := sandpit.Shell(t.Context(), sb, "test -x /usr/bin/env && echo -n $FROM"); err != nil || !res.Success() || id == kept.ID() && string(res.Stdout) != "spec" {
 			t.Errorf("%s: %+v, %v", sb.Name(), res, err)
 		}
 	}
