@@ -3,11 +3,15 @@
 Which methods exist is read from the classes of the client, and which were really called from the interpreter's trace."""
 
 import asyncio
+import gc
 import importlib.metadata
 import inspect
 import json
 import sys
 import threading
+
+# A stream of httpcore 1.0 that the collector finds while the pool is locked ends by waiting for that lock, in the same thread.
+gc.disable()
 
 called = set()  # (file, qualified name) of each function that was called
 

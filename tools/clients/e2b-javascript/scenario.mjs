@@ -144,8 +144,11 @@ async function processes() {
 async function terminals() {
   let seen = ''
   const term = await sbx.pty.create({ cols: 90, rows: 30, onData: (b) => { seen += Buffer.from(b).toString() } })
+  // Before a prompt, bash reads the size and sets it again: a change between the two would be lost.
+  await sbx.pty.sendInput(term.pid, new TextEncoder().encode('touch /tmp/reads; read; stty size; exit 0\n'))
+  while (!(await sbx.files.exists('/tmp/reads')));
   await sbx.pty.resize(term.pid, { cols: 91, rows: 31 })
-  await sbx.pty.sendInput(term.pid, new TextEncoder().encode('stty size; exit 0\n'))
+  await sbx.pty.sendInput(term.pid, new TextEncoder().encode('\n'))
   assert.equal((await term.wait()).exitCode, 0)
   assert.match(seen, /31 91/)
 
