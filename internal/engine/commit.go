@@ -62,9 +62,15 @@ func (s *Sandbox) commit(ctx context.Context, c sandpit.Commit, p policy.Policy)
 }
 
 // saveImage does the work of commit. stuck is closed when nobody waits for it any longer.
-func (s *Sandbox) saveImage(ctx context.Context, c sandpit.Commit, quota int64, moves func(), stuck <-chan struct{}) (sandpit.SavedImage, error) {
+func (s *Sandbox) saveImage(ctx context.Context, c sandpit.Commit, quota int64, moves func(), stuck <-chan struct{}) (saved sandpit.SavedImage, err error) {
+	asked := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	defer func() {
+		if errors.Is(err, context.Canceled) && asked.Err() == nil { // by its removal
+			err = fault.Errorf(sandpit.ErrClosed, "it was removed")
+		}
+	}()
 	go func() {
 		select {
 		case <-s.gone:
