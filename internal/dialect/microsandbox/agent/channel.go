@@ -408,7 +408,7 @@ func owner(kind string) string {
 	return kindConnect
 }
 
-// replyUnknownID answers a message for which there is no operation. It may have ended meanwhile.
+// replyUnknownID answers a message whose operation does not exist, or has just ended.
 func (ch *channel) replyUnknownID(m message) error {
 	switch m.kind {
 	case kindContent:
