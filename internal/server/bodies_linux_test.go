@@ -88,10 +88,7 @@ func TestAgentWritesAreCharged(t *testing.T) {
 	s := newServed(t)
 	url, key := s.withMicrosandbox()
 	_, a := s.agentBox(url, key)
-	h, failed := a.fs("OpenFile", msi{"path": "/tmp/f", "options": msi{"write": true, "create": true}})
-	if failed != "" {
-		t.Fatal(failed)
-	}
+	h := a.openToWrite()
 	write := func(more msi) {
 		request := msi{"op": msi{"Write": msi{"handle": h, "offset": 0}}}
 		for k, v := range more {
@@ -130,10 +127,7 @@ func TestAgentListsAreCharged(t *testing.T) {
 	s := newServed(t)
 	url, key := s.withMicrosandbox()
 	_, a := s.agentBox(url, key)
-	h, failed := a.fs("OpenFile", msi{"path": "/tmp/f", "options": msi{"write": true, "create": true}})
-	if failed != "" {
-		t.Fatal(failed)
-	}
+	h := a.openToWrite()
 	for range 120 {
 		a.start("core.fs.request", msi{"op": msi{"Write": msi{"handle": h, "offset": 0}}, "bulk": offer(3<<20, 0)})
 	}

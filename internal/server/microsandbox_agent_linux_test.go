@@ -188,6 +188,16 @@ func (a *agentClient) shell(script string, more msi) (out, errs string, last age
 	return data["core.exec.stdout"], data["core.exec.stderr"], last
 }
 
+// openToWrite opens /tmp/f, which it creates, and returns the handle.
+func (a *agentClient) openToWrite() (handle any) {
+	a.t.Helper()
+	handle, failed := a.fs("OpenFile", msi{"path": "/tmp/f", "options": msi{"write": true, "create": true}})
+	if failed != "" {
+		a.t.Fatal(failed)
+	}
+	return handle
+}
+
 // fs carries out an operation on files, and returns its result.
 func (a *agentClient) fs(op string, args msi) (data any, failed string) {
 	a.t.Helper()

@@ -79,13 +79,8 @@ func isDestination(entry string) bool {
 	if _, err := netip.ParseAddr(entry); err == nil {
 		return true
 	}
-	labels := strings.Split(strings.TrimSuffix(strings.TrimPrefix(entry, "*."), "."), ".")
-	last := labels[len(labels)-1]
-	return len(entry) <= 253 && len(labels) > 1 && strings.Trim(last, "0123456789") != "" && !slices.ContainsFunc(labels, func(label string) bool {
-		return label == "" || len(label) > 63 || strings.ContainsFunc(label, func(r rune) bool {
-			return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_'
-		})
-	})
+	name, err := egress.Name(strings.TrimPrefix(entry, "*."))
+	return err == nil && strings.Contains(name, ".") // names of sets have no dot
 }
 
 // maxRedundant bounds the bytes of a redundant AllowOut as JSON. It is kept in the data of the dialect, which is bounded, too.
