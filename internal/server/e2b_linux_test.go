@@ -603,7 +603,7 @@ func TestE2BRefusedNetworkChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	one := "/sandboxes/" + box.SandboxID
-	for allow, want := range map[string]string{string(many): "network.allowOut has 1500 entries", `["not a host !!","8.8.8.8"]`: "network.allowOut: rule"} {
+	for allow, want := range map[string]string{string(many): "network.allowOut has 1500 entries", `["not a host !!","8.8.8.8"]`: `network.allowOut: \"not a host !!\" is not an IP address, CIDR block or host name`} {
 		call(400, want, "PUT", one+"/network", `{"allowOut":`+allow+`}`)
 		call(200, `"allowInternetAccess":false`, "GET", one, "")
 		call(400, want, "POST", "/sandboxes", `{"templateID":"base","network":{"allowOut":`+allow+`}}`)
