@@ -656,6 +656,9 @@ func (s *Sandbox) findAgain(ctx context.Context, p client.ProcessInfo) error {
 	h.charged = h.cost(argv, len(p.Dir)+len(p.Tag), p.Stdin)
 	s.memory.Add(h.charged)
 	h.ref, h.told, h.before = p.Ref, p.Announced, p.Position
+	if p.Exited {
+		h.was = &p.Result
+	}
 	h.info = sandpit.ProcessInfo{
 		ID: processID(p.Ref), PID: p.PID, Argv: argv, ArgvCut: cut || p.Cut, User: p.User, Dir: strings.Clone(p.Dir), Tag: strings.Clone(p.Tag),
 		Background: true, StartedAt: p.Started, Terminal: p.Terminal,

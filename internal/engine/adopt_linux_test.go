@@ -276,3 +276,39 @@ func TestCommandLinesAfterARestart(t *testing.T) {
 		}
 	}
 }
+
+// The next engine lists a process as ended from the first look on, also while its output is still being read.
+func TestEndedProcessesAreListedAsEnded(t *testing.T) {
+	srv := newSurvivor(t)
+	first := srv.open(t)
+	sb := made(t, first, sandpit.Spec{Name: "box"})
+	for range 30 {
+		p, err := sb.Start(t.Context(), sandpit.Command{Script: "head -c 300000 /dev/zero; exit 3", Background: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second := srv.open(t)
+	if _, err := second.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	sb, err := second.Get(t.Context(), "box")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := sb.Processes(t.Context())
+	if err != nil || len(all) != 30 {
+		t.Fatalf("%d processes, %v", len(all), err)
+	}
+	for _, p := range all {
+		if p.Result == nil || p.Result.ExitCode != 3 {
+			t.Errorf("%s: %+v", p.ID, p.Result)
+		}
+	}
+}

@@ -36,6 +36,7 @@ type broadcaster struct {
 	info     sandpit.ProcessInfo // without Result
 	ref      uint64              // in the guest
 	told     bool                // its end was announced before it was found
+	was      *sandpit.Result     // how it had ended before it was found; nil: it ran
 	before   int64               // bytes of output that it had written when it was found
 	process  sandpit.Process     // of the guest; nil when it had ended before it was found
 	stdin    *stdinPump          // nil when there is none
@@ -293,14 +294,18 @@ func (h *broadcaster) describe() sandpit.ProcessInfo {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	info.Background = info.Background || h.moved
+	res := h.was
 	if h.ended {
-		res := h.result
+		res = &h.result
 		if h.err != nil {
 			// Its sandbox has failed under it.
-			res = sandpit.Result{ExitCode: 137, Signal: 9}
+			res = &sandpit.Result{ExitCode: 137, Signal: 9}
 		}
-		info.Result = &res
 	}
+	if res != nil {
+		res = new(*res)
+	}
+	info.Result = res
 	return info
 }
 

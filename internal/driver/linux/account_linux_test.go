@@ -131,17 +131,22 @@ func asUser(t *testing.T, uid, gid int, tests string, before ...string) string {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential, Unshareflags: syscall.CLONE_NEWNS}
 	out, err := cmd.CombinedOutput()
 	ran := 0
+	var skipped, failed []string
 	for line := range strings.Lines(string(out)) {
-		if strings.Contains(line, "--- PASS") {
+		switch line = strings.TrimSpace(line); {
+		case strings.Contains(line, "--- PASS"):
 			ran++
-		}
-		// What is skipped, and why, is not to be lost.
-		if strings.Contains(line, "--- SKIP") {
-			t.Log(strings.TrimSpace(line))
+		case strings.Contains(line, "--- SKIP"):
+			skipped = append(skipped, line)
+		case strings.Contains(line, "--- FAIL"), strings.HasPrefix(line, "panic:"):
+			failed = append(failed, line)
 		}
 	}
 	if err != nil {
-		t.Errorf("as uid %d: %v\n%s", uid, err, failures(string(out)))
+		t.Errorf("as uid %d: %v\n%s\n%s", uid, err, strings.Join(failed, "\n"), failures(string(out)))
+	}
+	for _, line := range skipped { // what is skipped, and why, is not to be lost
+		t.Log(line)
 	}
 	if ran == 0 {
 		t.Errorf("as uid %d no test ran:\n%s", uid, out)
