@@ -56,8 +56,8 @@ type Options struct {
 	// By default it is true if SANDPIT_TEST_LONG is set.
 	Long bool
 
-	// Groups are the names of the groups of properties to run. Empty: all.
-	Groups []string
+	// Groups are the names of the groups of properties to run. Empty: all. Those of Except are not run.
+	Groups, Except []string
 
 	// Skip maps the names of properties that do not hold here to the reason.
 	Skip map[string]string
@@ -101,7 +101,7 @@ func Suite(t *testing.T, newClient func(t *testing.T) sandpit.Client, opt Option
 		{"Metrics", metricsProperties},
 		{"Commit", commitProperties},
 	} {
-		if len(opt.Groups) > 0 && !slices.Contains(opt.Groups, g.name) {
+		if len(opt.Groups) > 0 && !slices.Contains(opt.Groups, g.name) || slices.Contains(opt.Except, g.name) {
 			continue
 		}
 		t.Run(g.name, func(t *testing.T) {
