@@ -402,10 +402,17 @@ func (b *build) do(ctx context.Context, in *buildStart) (step string, err error)
 		return stepBase, err
 	}
 	defer b.api.discard(sb)
+	key, err := b.key(ctx, in, sb)
+	if err != nil {
+		return stepBase, err
+	}
+	if done, err := b.reuse(ctx, in, key); done || err != nil {
+		return stepLast, err
+	}
 	w := &worker{b: b, sb: sb}
 	for i, s := range in.Steps {
 		step := strconv.Itoa(i + 1)
-		b.say("info", step, fmt.Sprintf("[%d/%d] %s %.200s", i+1, len(in.Steps), s.Type, strings.Join(s.Args, " ")))
+		b.say("info", step, in.title(i))
 		if err := w.step(ctx, step, s); err != nil {
 			return step, err
 		}
@@ -426,7 +433,7 @@ func (b *build) do(ctx context.Context, in *buildStart) (step string, err error)
 	if err != nil {
 		return stepLast, err
 	}
-	_, err = found.(sandpit.Committer).Commit(ctx, sandpit.Commit{Name: b.saved[0], Env: w.env, WorkDir: w.dir, User: w.user})
+	_, err = found.(sandpit.Committer).Commit(ctx, sandpit.Commit{Name: b.saved[0], Env: w.env, WorkDir: w.dir, User: w.user, Labels: map[string]string{engine.BuildLabel: key}})
 	if err == nil && len(b.saved) > 1 {
 		_, err = b.api.TagSaved(ctx, b.caller, b.saved[0], b.saved[1:])
 	}

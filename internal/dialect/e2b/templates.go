@@ -380,15 +380,17 @@ type buildStart struct {
 	Steps        []buildStep     `json:"steps"`
 	StartCmd     string          `json:"startCmd"`
 	ReadyCmd     string          `json:"readyCmd"`
+	Force        bool            `json:"force"` // nothing is taken from an earlier build
 
 	image string // on which the build begins
 }
 
 // buildStep is a step of a build.
 type buildStep struct {
-	Type string   `json:"type"`
-	Args []string `json:"args"`
-	Hash string   `json:"filesHash"`
+	Type  string   `json:"type"`
+	Args  []string `json:"args"`
+	Hash  string   `json:"filesHash"`
+	Force bool     `json:"force"` // as of the whole build, for this step and those after it
 }
 
 // resolve returns the image on which the build begins.
