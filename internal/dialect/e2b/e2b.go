@@ -175,7 +175,7 @@ func dataStatus(f gate.Failure) int {
 	switch {
 	case f.Code == errcode.Closed || f.Code == errcode.State:
 		return http.StatusBadGateway
-	case f.Code == errcode.Invalid && strings.HasSuffix(f.Message, ": it is not in the image's /etc/passwd"): // as at E2B
+	case f.Code == errcode.Invalid && f.Stage == sandpit.StageUser: // as at E2B
 		return http.StatusUnauthorized
 	}
 	return f.Status
