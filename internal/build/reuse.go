@@ -1,4 +1,4 @@
-package e2b
+package build
 
 import (
 	"context"
@@ -24,7 +24,7 @@ import (
 var hostTimes = [...]string{"/usr/bin", "/usr/share/doc"}
 
 // key returns the hash of all that the image of a build depends on, whose sandbox has run nothing yet.
-func (b *build) key(ctx context.Context, in *buildStart, sb engine.Box) (string, error) {
+func (b *Build) key(ctx context.Context, in *Plan, sb engine.Box) (string, error) {
 	made, err := sb.Made()
 	if err != nil {
 		return "", err
@@ -49,7 +49,7 @@ func (b *build) key(ctx context.Context, in *buildStart, sb engine.Box) (string,
 	for i := range steps {
 		steps[i].Force = false
 	}
-	text, err := json.Marshal([]any{b.namespace, base, made.Guest.User, made.Guest.Dir, made.Spec.RootInside, steps, in.StartCmd, in.ReadyCmd})
+	text, err := json.Marshal([]any{b.namespace, base, made.Guest.User, made.Guest.Dir, made.Spec.RootInside, steps, in.Start, in.Ready})
 	if err != nil {
 		return "", err
 	}
@@ -59,13 +59,13 @@ func (b *build) key(ctx context.Context, in *buildStart, sb engine.Box) (string,
 
 // reuse gives the image of an earlier build that had the same key the names of this one, unless the client wants none. It reports
 // whether there was one.
-func (b *build) reuse(ctx context.Context, in *buildStart, key string) (done bool, err error) {
-	if in.Force || slices.ContainsFunc(in.Steps, func(s buildStep) bool { return s.Force }) {
+func (b *Build) reuse(ctx context.Context, in *Plan, key string) (done bool, err error) {
+	if in.Force || slices.ContainsFunc(in.Steps, func(s Step) bool { return s.Force }) {
 		return false, nil
 	}
-	ref, err := b.api.Built(b.caller, key)
+	ref, err := b.host.Built(b.caller, key)
 	if err == nil {
-		_, err = b.api.TagSaved(ctx, b.caller, ref, b.saved)
+		_, err = b.host.TagSaved(ctx, b.caller, ref, b.request.Saved)
 	}
 	if err != nil {
 		if errors.Is(err, sandpit.ErrNotFound) { // or it was removed meanwhile
@@ -76,11 +76,11 @@ func (b *build) reuse(ctx context.Context, in *buildStart, key string) (done boo
 	for i := range in.Steps {
 		b.say("info", fmt.Sprint(i+1), "CACHED "+in.title(i))
 	}
-	b.say("info", stepLast, "CACHED the image of an earlier build")
+	b.say("info", StepLast, "CACHED the image of an earlier build")
 	return true, nil
 }
 
 // title is how the log names a step.
-func (s *buildStart) title(i int) string {
+func (s *Plan) title(i int) string {
 	return fmt.Sprintf("[%d/%d] %s %.200s", i+1, len(s.Steps), s.Steps[i].Type, strings.Join(s.Steps[i].Args, " "))
 }
