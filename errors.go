@@ -42,6 +42,8 @@ func (exhausted) Is(target error) bool { return target == ErrExhausted }
 type StartError struct {
 	ExitCode int    // what a shell exits with: 127 if the program does not exist, else 126
 	Reason   string // one line that names the program or directory
+	Stage    Stage  // StageDirectory, StageProgram, or "": another one, or unknown
+	Errno    int    // why, by Linux's number (asm-generic/errno.h); 0: unknown
 }
 
 // Error returns the reason.
@@ -49,6 +51,44 @@ func (e *StartError) Error() string { return e.Reason }
 
 // Is reports whether target is ErrStart.
 func (e *StartError) Is(target error) bool { return target == ErrStart }
+
+// A Stage is the step at which a sandbox fails to carry a command out.
+type Stage string
+
+// The stages. Later versions may have more.
+const (
+	StageUser      Stage = "user"      // finding the user or group, also that of work on files
+	StageLimits    Stage = "limits"    // checking the resource limits
+	StageDirectory Stage = "directory" // entering the working directory
+	StageProgram   Stage = "program"   // executing the program
+)
+
+// A StageError reports that a sandbox refuses the user or the resource limits of a request. Err says why, and has the
+// kind: ErrInvalid or ErrUnsupported.
+type StageError struct {
+	Stage Stage
+	Err   error
+}
+
+// Error returns the text of Err.
+func (e *StageError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *StageError) Unwrap() error { return e.Err }
+
+// StageOf returns the stage of a StageError or StartError in err, or "". Sandboxes and servers of
+// earlier versions tell none.
+func StageOf(err error) Stage {
+	var refused *StageError
+	if errors.As(err, &refused) {
+		return refused.Stage
+	}
+	var failed *StartError
+	if errors.As(err, &failed) {
+		return failed.Stage
+	}
+	return ""
+}
 
 // The kinds of file errors that package io/fs does not define.
 var (

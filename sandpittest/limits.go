@@ -430,8 +430,8 @@ func testRlimits(t *testing.T, e *env) {
 			`"NPROC" is not known`: {Resource: "NPROC"},
 		} {
 			_, err := sb.Start(t.Context(), sandpit.Command{Argv: []string{"true"}, Rlimits: []sandpit.Rlimit{limit}})
-			if !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(err.Error(), text) {
-				t.Errorf("%+v: got %v", limit, err)
+			if !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(err.Error(), text) || sandpit.StageOf(err) != sandpit.StageLimits {
+				t.Errorf("%+v: got %v, of the stage %q", limit, err, sandpit.StageOf(err))
 			}
 		}
 	}

@@ -125,7 +125,7 @@ func testMissingProgram(t *testing.T, e *env) {
 		// With a terminal, with standard input and in the background it is no different.
 		for _, cmd := range []sandpit.Command{{}, {Terminal: &sandpit.TerminalSize{Rows: 24, Cols: 80}}, {Stdin: true}, {Background: true}} {
 			cmd.Argv = []string{name}
-			if failed := notStarted(t, sb, cmd); failed.ExitCode != 127 || !strings.Contains(failed.Reason, name) {
+			if failed := notStarted(t, sb, cmd); failed.ExitCode != 127 || !strings.Contains(failed.Reason, name) || failed.Stage != sandpit.StageProgram {
 				t.Errorf("%s gives %+v", name, failed)
 			}
 		}
@@ -142,8 +142,9 @@ func testMissingProgram(t *testing.T, e *env) {
 func testNotExecutable(t *testing.T, e *env) {
 	sb := e.sandbox(t, sandpit.Spec{})
 	shell(t, sb, `printf 'garbage\001' >/tmp/garbage; chmod +x /tmp/garbage; mkdir -p /tmp/dir`)
-	for _, name := range []string{"/etc/passwd", "/tmp/dir", "/tmp/garbage"} {
-		if failed := notStarted(t, sb, sandpit.Command{Argv: []string{name}}); failed.ExitCode != 126 || !strings.Contains(failed.Reason, name) {
+	for name, errno := range map[string]syscall.Errno{"/etc/passwd": syscall.EACCES, "/tmp/dir": syscall.EACCES, "/tmp/garbage": syscall.ENOEXEC} {
+		failed := notStarted(t, sb, sandpit.Command{Argv: []string{name}})
+		if failed.ExitCode != 126 || !strings.Contains(failed.Reason, name) || failed.Stage != sandpit.StageProgram || failed.Errno != int(errno) {
 			t.Errorf("%s gives %+v", name, failed)
 		}
 	}
@@ -168,13 +169,17 @@ func testPath(t *testing.T, e *env) {
 
 func testMissingDir(t *testing.T, e *env) {
 	sb := e.sandbox(t, sandpit.Spec{})
-	for _, dir := range []string{"/no/such/dir", "/etc/passwd", "no-such-dir"} {
-		if failed := notStarted(t, sb, sandpit.Command{Script: "pwd", Dir: dir}); failed.ExitCode != 126 || !strings.Contains(failed.Reason, dir) {
+	for dir, errno := range map[string]syscall.Errno{"/no/such/dir": syscall.ENOENT, "/etc/passwd": syscall.ENOTDIR, "no-such-dir": syscall.ENOENT} {
+		failed := notStarted(t, sb, sandpit.Command{Script: "pwd", Dir: dir})
+		if failed.ExitCode != 126 || !strings.Contains(failed.Reason, dir) || failed.Stage != sandpit.StageDirectory || failed.Errno != int(errno) {
 			t.Errorf("%s gives %+v", dir, failed)
 		}
 	}
 	_, err := sb.Start(t.Context(), sandpit.Command{Script: "pwd", Dir: "/tmp\x00"})
 	wantKind(t, err, sandpit.ErrInvalid)
+	if stage := sandpit.StageOf(err); stage != "" {
+		t.Errorf("a directory that can't be one fails at the stage %q", stage)
+	}
 }
 
 func testDir(t *testing.T, e *env) {
@@ -312,7 +317,7 @@ func testTooLargeArguments(t *testing.T, e *env) {
 			var failed *sandpit.StartError
 			if !errors.As(err, &failed) {
 				wantKind(t, err, sandpit.ErrInvalid)
-			} else if failed.ExitCode != 126 || !strings.Contains(failed.Reason, "too long") {
+			} else if failed.ExitCode != 126 || !strings.Contains(failed.Reason, "too long") || failed.Errno != int(syscall.E2BIG) {
 				t.Errorf("got %+v", failed)
 			}
 		})

@@ -157,8 +157,8 @@ func testUnknownUser(t *testing.T, e *env) {
 	sb := e.sandbox(t, sandpit.Spec{})
 	for _, user := range []string{"no-such-user-here", "0:no-such-group-here", ":", "0:", ":0", "-1", "4294967295"} {
 		_, err := sb.Start(t.Context(), sandpit.Command{Script: "true", User: user})
-		if !isInvalidOrUnsupported(err) {
-			t.Errorf("%q gives %v", user, err)
+		if !isInvalidOrUnsupported(err) || sandpit.StageOf(err) != sandpit.StageUser {
+			t.Errorf("%q gives %v, of the stage %q", user, err, sandpit.StageOf(err))
 		}
 	}
 }

@@ -40,6 +40,10 @@ type Backend interface {
 	// PullImage fetches an image in the way of Spec.Pull.
 	PullImage(ctx context.Context, c gate.Caller, image string, pull sandpit.PullPolicy) (v1.Image, error)
 
+	// TagImage gives an image that the caller's namespace has saved, NAME or NAME:TAG without "saved:", other names,
+	// which other images lose. It returns the digest.
+	TagImage(ctx context.Context, c gate.Caller, name string, names []string) (digest string, err error)
+
 	// RemoveImage removes an image from the store. It returns ErrState while the image
 	// is in use.
 	RemoveImage(ctx context.Context, c gate.Caller, image string) error

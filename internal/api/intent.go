@@ -89,6 +89,8 @@ func (c *call) detailOf(body any) string {
 		return "image " + strconv.Quote(sandpit.SavedImages+b.Name)
 	case *v1.ImagePull:
 		return "image " + strconv.Quote(b.Image)
+	case *v1.ImageTag:
+		return "image " + strconv.Quote(gate.Bounded(b.Image)) + " names " + strconv.Quote(gate.Bounded(strings.Join(b.Names, " ")))
 	case *v1.NewKey:
 		detail := "name " + strconv.Quote(b.Name) + " namespace " + strconv.Quote(b.Namespace) + " policy " + strconv.Quote(b.Policy)
 		if b.Admin {

@@ -365,6 +365,10 @@ func (b *backend) PullImage(_ context.Context, _ gate.Caller, ref string, _ sand
 	return v1.Image{}, fmt.Errorf("pulling %s: %w", ref, sandpit.ErrUnavailable)
 }
 
+func (b *backend) TagImage(_ context.Context, _ gate.Caller, name string, _ []string) (string, error) {
+	return "", fmt.Errorf("image %s: %w", name, sandpit.ErrNotFound)
+}
+
 func (b *backend) RemoveImage(_ context.Context, _ gate.Caller, ref string) error {
 	return fmt.Errorf("image %s: %w", ref, sandpit.ErrNotFound)
 }

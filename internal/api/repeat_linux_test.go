@@ -69,6 +69,7 @@ func TestEveryPostCanBeRepeated(t *testing.T) {
 		"interruptContext":  {404, ask{path: base + "/contexts/none/interrupt"}},
 		"commitSandbox":     {201, ask{path: base + "/commit", body: v1.Commit{Name: "once", NoPause: true}}},
 		"pullImage":         {503, ask{path: "/v1/images/pull", body: v1.ImagePull{Image: "x"}}},
+		"tagImage":          {404, ask{path: "/v1/images/tag", body: v1.ImageTag{Image: "saved:none", Names: []string{"x"}}}},
 		"createKey":         {201, ask{path: "/v1/keys", body: v1.NewKey{Name: "once" + strings.Repeat("<", 50)}}},
 		"createWebhook":     {201, ask{path: "/v1/webhooks", body: v1.NewWebhook{URL: "https://once.example"}}},
 		"updateSandbox":     {200, ask{path: "/v1/sandboxes/box", body: `{"name":"renamed"}`, header: asJSON()}},

@@ -76,7 +76,7 @@ func (a *App) execIn(ctx context.Context, o *Options, argv []string, open func(c
 				return a.notStarted(ctx, sb, cmd, failed)
 			}
 			if err != nil {
-				return interrupted(ctx, aboutUser(err, cmd.User))
+				return interrupted(ctx, aboutUser(err))
 			}
 			if o.asJSON.is {
 				return a.PrintJSON(jsonStarted{process.ID(), process.PID(), sb.Name()})

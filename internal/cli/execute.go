@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -175,7 +174,7 @@ func (a *App) attend(ctx context.Context, sandbox place, cmd sandpit.Command, m 
 	}
 	if err != nil {
 		term.Restore()
-		return interrupted(ctx, aboutUser(err, cmd.User))
+		return interrupted(ctx, aboutUser(err))
 	}
 	if m.warn {
 		a.warnLimits(context.WithoutCancel(ctx), sandbox, m.server)
@@ -227,12 +226,15 @@ func (a *App) attend(ctx context.Context, sandbox place, cmd sandpit.Command, m 
 }
 
 // aboutUser returns the error of a start with a hint, if it is about the user of the command.
-func aboutUser(err error, user string) error {
-	if user != "" && errors.Is(err, sandpit.ErrInvalid) && sandpit.Hint(err) == "" && strings.Contains(err.Error(), strconv.Quote(user)) {
-		return sandpit.WithHint(err, "use a user in the image's /etc/passwd, or a numeric id")
+func aboutUser(err error) error {
+	if sandpit.StageOf(err) == sandpit.StageUser && errors.Is(err, sandpit.ErrInvalid) && sandpit.Hint(err) == "" {
+		return sandpit.WithHint(err, UserHint)
 	}
 	return err
 }
+
+// UserHint is the hint of an unknown user or group.
+const UserHint = "use a user and a group of the image's /etc/passwd and /etc/group, or numeric ids"
 
 // outputError returns the error of output that could not be passed on: for a closed pipe
 // the exit code, which is that of SIGPIPE if there is none.
@@ -352,7 +354,7 @@ func (a *App) startError(ctx context.Context, sandbox place, cmd sandpit.Command
 		}
 		return sandpit.WithHint(err, "write 'sandpit run --image "+Harmless(name+rest)+"' if it is an image")
 	}
-	if cmd.Dir != "" && strings.HasPrefix(failed.Reason, "entering ") {
+	if cmd.Dir != "" && failed.Stage == sandpit.StageDirectory {
 		return sandpit.WithHint(err, "create the directory first, or choose another one with --workdir")
 	}
 	if failed.ExitCode != notFound || cmd.Script != "" || strings.Contains(name, "/") {

@@ -129,11 +129,13 @@ type Server struct {
 	Image func(name string) (image string, err error)
 
 	// Saved returns the names of the images that the namespace of a caller has saved, NAME or NAME:TAG without
-	// "saved:". RemoveSaved removes one. TagSaved gives one other names, which others lose, and returns its digest.
+	// "saved:". RemoveSaved removes one. TagSaved gives one other names, which others lose, and returns its digest. Built
+	// returns the one that was saved with a value of engine.BuildLabel, as NAME@DIGEST, which TagSaved accepts, too.
 	// The error matches sandpit.ErrNotFound if there is none.
 	Saved       func(context.Context, gate.Caller) (map[string]SavedImage, error)
 	RemoveSaved func(ctx context.Context, caller gate.Caller, name string) error
 	TagSaved    func(ctx context.Context, caller gate.Caller, name string, names []string) (digest string, err error)
+	Built       func(caller gate.Caller, key string) (ref string, err error)
 
 	// Memory returns a new account of a namespace for what stays in memory, with a bound of its own.
 	Memory func(namespace string, bound int64) *ledger.Account

@@ -23,6 +23,10 @@ var (
 	_ sandpit.Committer = view{}
 )
 
+// BuildLabel is a label of images that a build has saved: what the build was made of. Images that are saved from sandboxes of such an
+// image do not inherit it.
+const BuildLabel = "dev.sandpit.build"
+
 // beingSaved is the reason of a sandbox that is paused while its files are read.
 const beingSaved = "its files are being saved"
 
@@ -202,6 +206,7 @@ func configure(config *image.Config, c sandpit.Commit) {
 	for _, e := range c.Env {
 		config.Env = append(slices.DeleteFunc(slices.Clone(config.Env), func(old string) bool { return nameOf(old) == nameOf(e) }), e)
 	}
+	delete(config.Labels, BuildLabel) // of the base
 	if len(c.Labels) > 0 && config.Labels == nil {
 		config.Labels = map[string]string{}
 	}

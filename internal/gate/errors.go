@@ -71,6 +71,8 @@ type Failure struct {
 	Path string
 	RequestID string
 	ExitCode  int           // of errcode.StartFailed
+	Stage     sandpit.Stage // of the command; "": none, or unknown
+	Errno     int           // of errcode.StartFailed; 0: unknown
 	After     time.Duration // when to try again; 0: unknown
 }
 
@@ -100,10 +102,10 @@ func (c *Call) Describe(err error) Failure {
 	if errors.As(err, &hidden) {
 		c.gate.opts.Log.Warn("a request failed for a reason that is hidden from the caller", "request", c.ID, "operation", c.operation(), "error", err, "detail", hidden.Detail())
 	}
-	f := Failure{Code: errcode.Of(err), Message: err.Error(), Hint: sandpit.Hint(err), RequestID: c.ID, After: sandpit.RetryAfter(err)}
+	f := Failure{Code: errcode.Of(err), Message: err.Error(), Hint: sandpit.Hint(err), Stage: sandpit.StageOf(err), RequestID: c.ID, After: sandpit.RetryAfter(err)}
 	var start *sandpit.StartError
 	if errors.As(err, &start) {
-		f.ExitCode = start.ExitCode
+		f.ExitCode, f.Errno = start.ExitCode, start.Errno
 	}
 	var file *fs.PathError
 	if errors.As(err, &file) {

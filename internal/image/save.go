@@ -268,12 +268,30 @@ func (s *Store) nameSaved(ctx context.Context, e refEntry) error {
 	return nil
 }
 
-// TagSaved gives an image that a namespace has saved other names there. Images that have these names lose
+// SavedWith returns an image that a namespace has saved with a label of a value, as NAME@DIGEST of its newest name, to a second. The error
+// matches sandpit.ErrNotFound if there is none.
+func (s *Store) SavedWith(owner, label, value string) (ref string, err error) {
+	prefix := SavedScheme + ":" + cmp.Or(owner, LocalNamespace) + "/"
+	records := s.records()
+	var newest time.Time
+	for _, e := range s.refs() {
+		name, own := strings.CutPrefix(e.name, prefix)
+		if rec := records[e.image]; own && rec != nil && rec.config.Labels[label] == value && (ref == "" || e.at.After(newest)) {
+			ref, newest = name+"@"+rec.digest, e.at
+		}
+	}
+	if ref == "" {
+		return "", fault.NotFoundf("no saved image has the label %s=%s", label, fault.Clip(value))
+	}
+	return ref, nil
+}
+
+// TagSaved gives an image that a namespace has saved, NAME or NAME@DIGEST, other names there. Images that have these names lose
 // them, and are removed once nobody uses them. It returns the digest of the image. The error matches
 // sandpit.ErrNotFound if there is none, and sandpit.ErrQuota if the namespace would have too many names.
 func (s *Store) TagSaved(ctx context.Context, owner, name string, names []string) (digest string, err error) {
 	owner = cmp.Or(owner, LocalNamespace)
-	from, err := savedName(owner, name)
+	from, hex, err := storedSaved(name, owner)
 	if err != nil {
 		return "", err
 	}
@@ -285,7 +303,7 @@ func (s *Store) TagSaved(ctx context.Context, owner, name string, names []string
 	}
 	err = s.withSaving(ctx, owner, func() error {
 		e, ok := s.readRef(from, DefaultPlatform())
-		if ok {
+		if ok = ok && (hex == "" || hex == e.image); ok {
 			var lease *Lease
 			if lease, ok = s.open(e.image, name); ok { // a held image is not removed before it has its names
 				defer lease.Release()

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -540,6 +541,12 @@ func TestTagSaved(t *testing.T) {
 			t.Errorf("%q: got %v", name, err)
 		}
 	}
+	pinned := "app@" + first.Digest // which the name has no longer, or has in another namespace
+	for owner, name := range map[string]string{"mine": pinned, "theirs": "app@" + second.Digest} {
+		if _, err := s.TagSaved(t.Context(), owner, name, []string{"mine"}); !errors.Is(err, sandpit.ErrNotFound) {
+			t.Errorf("%s of %s: got %v", name, owner, err)
+		}
+	}
 	many := make([]string, 997)
 	for i := range many {
 		many[i] = fmt.Sprint("app:n", i)
@@ -558,5 +565,49 @@ func TestTagSaved(t *testing.T) {
 	}
 	if _, err := s.Acquire(t.Context(), first.Digest, image.AcquireOptions{Owner: "mine"}); !errors.Is(err, sandpit.ErrNotFound) {
 		t.Errorf("an image without a name is there: %v", err)
+	}
+}
+
+// A saved image is found by a label in its own namespace, by its newest name, and no longer when it is removed.
+func TestSavedWith(t *testing.T) {
+	testkit.NeedRoot(t, "to mount an overlay")
+	s := newStore(t, nil)
+	c := overImage(t, baseImage(t, s))
+	labeled := func(owner, name, value string) string {
+		t.Helper()
+		sum, _ := c.mustSave(s, image.SaveOptions{Owner: owner, Name: name, Configure: func(config *image.Config) {
+			config.Labels = map[string]string{"label": value}
+		}})
+		return name + "@" + sum.Digest
+	}
+	labeled("mine", "first", "v")
+	time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second))) // names have seconds
+	second := labeled("mine", "second", "v")
+	other := labeled("mine", "third", "other")
+	theirs := labeled("theirs", "app", "theirs")
+	c.mustSave(s, image.SaveOptions{Owner: "mine", Name: "plain"})
+	find := func(owner, value, want string) {
+		t.Helper()
+		got, err := s.SavedWith(owner, "label", value)
+		if got != want || (want == "") != errors.Is(err, sandpit.ErrNotFound) {
+			t.Errorf("%s of %s: got %q, %v, want %q", value, owner, got, err, want)
+		}
+	}
+	find("mine", "v", second)
+	find("mine", "other", other)
+	find("mine", "theirs", "")
+	find("mine", "none", "")
+	find("theirs", "v", "")
+	find("theirs", "theirs", theirs)
+	if digest, err := s.TagSaved(t.Context(), "mine", second, []string{"tagged"}); err != nil || !strings.HasSuffix(second, digest) {
+		t.Errorf("naming %s: %s, %v", second, digest, err)
+	}
+	for _, name := range []string{"second", "tagged"} {
+		if _, err := s.RemoveSaved(t.Context(), "saved:"+name, "mine"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := s.SavedWith("mine", "label", "v"); err != nil || !strings.HasPrefix(got, "first@") {
+		t.Errorf("without the newest: got %q, %v", got, err)
 	}
 }

@@ -303,7 +303,7 @@ func (l language) start(ctx context.Context, place Starter, argv []string, o Ori
 	defer cancel()
 	p, err := place.Start(ctx, sandpit.Command{Argv: argv, Dir: s.Dir, Env: s.Env, Stdin: true, Background: true}, o)
 	if err != nil {
-		return nil, missing(err, l.argv[0], l.absent())
+		return nil, missing(err, l.absent())
 	}
 	is := newInstance(p, s.Socket)
 	if err := l.ready(ctx, place, is, source, s.Nonce); err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"strings"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
@@ -64,7 +63,7 @@ func onceOf(name string) (once, bool) {
 func (o once) run(ctx context.Context, place Starter, code sandpit.Code) (sandpit.CodeResult, error) {
 	p, err := place.Start(ctx, sandpit.Command{Argv: o.argv, Env: code.Env, Stdin: true, Stdout: code.Stdout, Stderr: code.Stderr, Timeout: code.Timeout}, Cold)
 	if err != nil {
-		return sandpit.CodeResult{}, missing(err, o.argv[0], absent(o.name, o.argv[0], ""))
+		return sandpit.CodeResult{}, missing(err, absent(o.name, o.argv[0], ""))
 	}
 	go func() { // which an end of the process ends
 		_, _ = io.WriteString(p.Stdin(), code.Source)
@@ -101,12 +100,11 @@ func (o once) lacks(ctx context.Context, place Starter, env []string) bool {
 }
 
 // missing returns absent if a process could not be started because the sandbox lacks its program.
-func missing(err error, program string, absent error) error {
-	var start *sandpit.StartError
-	if !errors.As(err, &start) || start.ExitCode != 127 || !strings.Contains(start.Reason, program) {
-		return err
+func missing(err, absent error) error {
+	if start, ok := errors.AsType[*sandpit.StartError](err); ok && start.ExitCode == 127 {
+		return absent
 	}
-	return absent
+	return err
 }
 
 // absent says that the sandbox lacks an interpreter. image is one that has it, or "".

@@ -187,8 +187,13 @@ func (b *backend) removeSaved(ctx context.Context, c gate.Caller, name string) e
 	return err
 }
 
-// tagSaved is dialect.Server.TagSaved.
-func (b *backend) tagSaved(ctx context.Context, c gate.Caller, name string, names []string) (digest string, err error) {
+// built is dialect.Server.Built.
+func (b *backend) built(c gate.Caller, key string) (ref string, err error) {
+	return b.images.SavedWith(c.Namespace, engine.BuildLabel, key)
+}
+
+// TagImage is dialect.Server.TagSaved, too.
+func (b *backend) TagImage(ctx context.Context, c gate.Caller, name string, names []string) (digest string, err error) {
 	p, err := b.policyOf(c)
 	if err == nil {
 		_, err = p.AllowSaving()

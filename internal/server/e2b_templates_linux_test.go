@@ -10,7 +10,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/image/fetch"
@@ -284,6 +286,78 @@ func TestE2BImagesWithoutBash(t *testing.T) {
 			t.Errorf("%s: %q", program, answer)
 		}
 	}
+}
+
+// A build that repeats an earlier one of the namespace takes its image, unless the client wants none or anything differs.
+func TestE2BBuildsAreCached(t *testing.T) {
+	s := newServed(t)
+	s.plain()
+	url, key := s.withE2B()
+	b := builder{t, s, url, key}
+	const cached = `"message":"CACHED [2/2] RUN date +%N`
+	// built builds a template of a file and a command from a base, with more fields of the last step and of the request, and returns
+	// what the build says.
+	built := func(b builder, name, base, hash, step, fields string) string {
+		t.Helper()
+		id := b.request(name)
+		b.upload(name, hash, archived(t, tar.Header{Typeflag: tar.TypeReg, Name: "f"}))
+		b.call(202, "", "POST", "/v2/templates/"+name+"/builds/"+id, `{"fromTemplate":"`+base+`","steps":[{"type":"COPY","args":["f","/home/user/f"],"filesHash":"`+hash+`"},`+
+			`{"type":"RUN","args":["date +%N | tee /home/user/n"]`+step+`}]`+fields+`}`)
+		b.wait(name, id, "ready", "")
+		return b.call(200, "", "GET", "/templates/"+name+"/builds/"+id+"/status", "")
+	}
+	is := func(what string, want bool, log string) {
+		t.Helper()
+		if strings.Contains(log, cached) != want || strings.Contains(log, `"CACHED`) != want {
+			t.Errorf("%s: %s", what, log)
+		}
+	}
+	imageOf := func(name string) string {
+		t.Helper()
+		var tags []struct{ BuildID string }
+		if err := json.Unmarshal([]byte(b.call(200, "", "GET", "/templates/"+name+"/tags", "")), &tags); err != nil {
+			t.Fatal(err)
+		}
+		return tags[0].BuildID
+	}
+	is("the first build", false, built(b, "one", "base", "aa", "", ""))
+	first := imageOf("one")
+	is("the same", true, built(b, "one", "base", "aa", "", ""))
+	is("the same under another name", true, built(b, "two", "base", "aa", "", ""))
+	if imageOf("one") != first || imageOf("two") != first {
+		t.Errorf("the images are %s and %s, want %s", imageOf("one"), imageOf("two"), first)
+	}
+	is("other files", false, built(b, "files", "base", "ab", "", ""))
+	is("a start command", false, built(b, "start", "base", "aa", "", `,"startCmd":"sleep 1000"`))
+	is("a ready command", false, built(b, "ready", "base", "aa", "", `,"readyCmd":"true"`))
+	is("another base", false, built(b, "over", "one", "aa", "", ""))
+	is("another namespace", false, built(builder{t, s, url, s.keyOf("other", "")}, "one", "base", "aa", "", ""))
+	time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second))) // the newer image is meant from then on; names have seconds
+	is("without the cache", false, built(b, "two", "base", "aa", "", `,"force":true`))
+	is("a step without the cache", false, built(b, "two", "base", "aa", `,"force":true`, ""))
+	if imageOf("one") != first || imageOf("two") == first {
+		t.Errorf("the images are %s and %s, want %s and a new one", imageOf("one"), imageOf("two"), first)
+	}
+
+	// An image that was saved from a sandbox of the template is another one, and one that was removed is not used.
+	second := imageOf("two")
+	spec := small("changed")
+	spec.Image = "saved:two"
+	sb := createOf(t, s.with(key), spec)
+	if _, err := sb.(sandpit.Committer).Commit(t.Context(), sandpit.Commit{Name: "changed"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	is("beside a derived image", true, built(b, "three", "base", "aa", "", ""))
+	if imageOf("three") != second {
+		t.Errorf("the image is %s, want %s", imageOf("three"), second)
+	}
+	for _, name := range []string{"one", "two", "three"} {
+		b.call(204, "", "DELETE", "/templates/"+name, "")
+	}
+	is("after the image was removed", false, built(b, "one", "base", "aa", "", ""))
 }
 
 // Builds are bounded for each namespace. One that runs when the server ends leaves no template, and its sandboxes are removed.

@@ -83,6 +83,28 @@ func TestSavedImagesOfTenants(t *testing.T) {
 			t.Errorf("listed are %s, want %s", got, want)
 		}
 	}
+	for _, ask := range []struct {
+		key, image, want string
+		status           int
+	}{
+		{keys["mine"], "saved:app", `{"references":["saved:app:2","saved:second"],"digest":"` + saved.Digest + `"}`, http.StatusOK},
+		{keys["theirs"], "saved:app", `"not_found"`, http.StatusNotFound},
+		{keys["theirs"], "saved:mine/app", `"not_found"`, http.StatusNotFound},
+		{keys["none"], "saved:app", `"forbidden"`, http.StatusForbidden},
+		{keys["mine"], saved.Digest, `"invalid"`, http.StatusBadRequest},
+	} {
+		if status, body, _ := s.get(http.MethodPost, "http://sandpit/v1/images/tag", ask.key, `{"image":"`+ask.image+`","names":["app:2","second"]}`); status != ask.status || !strings.Contains(body, ask.want) {
+			t.Errorf("naming %s: %d %s", ask.image, status, body)
+		}
+	}
+	if got := strings.Join(images(keys["mine"]), " "); got != "host saved:app saved:app:2 saved:second" {
+		t.Errorf("with more names, listed are %s", got)
+	}
+	for _, name := range []string{"saved:app:2", "saved:second"} {
+		if status, body, _ := s.get(http.MethodDelete, "http://sandpit/v1/images?image="+name, keys["mine"], ""); status != http.StatusNoContent {
+			t.Errorf("removing %s: %d %s", name, status, body)
+		}
+	}
 	other := s.with(keys["theirs"])
 	defer other.Close()
 	for _, ref := range []string{"saved:app", "saved:mine/app", saved.Digest, "debian@" + saved.Digest} {

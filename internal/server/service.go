@@ -74,7 +74,7 @@ func (s *server) door(name string) dialect.Server {
 		Name: name, Gate: s.gate, Tenant: s.backend.tenant, Sandboxes: s.boxes, Version: s.opt.Version, Log: s.opt.Log,
 		Domain: s.domainOf(name), Sandbox: s.box, OpenPort: s.backend.openPort, Features: s.backend.has, IsKey: keys.In,
 		Tokens: dialect.NewTokens(name, s.state.TokenSecret(), keyring{s.ring, s.policies}.Holder),
-		Saved:  s.backend.saved, RemoveSaved: s.backend.removeSaved, TagSaved: s.backend.tagSaved,
+		Saved:  s.backend.saved, RemoveSaved: s.backend.removeSaved, TagSaved: s.backend.TagImage, Built: s.backend.built,
 		Memory: func(namespace string, bound int64) *ledger.Account { return s.book.Account(namespace, bound) },
 		Image:  func(name string) (string, error) { return s.policies.Set().Alias(name) },
 	}

@@ -130,5 +130,5 @@ func Describe(c *gate.Call, err error) (status int, e v1.Error) {
 
 // Error returns a failure in the JSON of /v1.
 func Error(f gate.Failure) v1.Error {
-	return v1.Error{Code: f.Code, Message: f.Message, Hint: f.Hint, Path: f.Path, RequestID: f.RequestID, ExitCode: f.ExitCode}
+	return v1.Error{Code: f.Code, Message: f.Message, Hint: f.Hint, Path: f.Path, RequestID: f.RequestID, ExitCode: f.ExitCode, Stage: string(f.Stage), Errno: f.Errno}
 }

@@ -162,6 +162,18 @@ type ImagePull struct {
 	Pull  string `json:"pull,omitempty" enum:"missing,always" doc:"Default always"`
 }
 
+// ImageTag gives a saved image more names.
+type ImageTag struct {
+	Image string   `json:"image" doc:"saved:NAME or saved:NAME:TAG"`
+	Names []string `json:"names" minItems:"1" maxItems:"32" doc:"NAME or NAME:TAG, each of which is then saved:NAME or saved:NAME:TAG. Images that have these names lose them"`
+}
+
+// TaggedImage is a saved image that has got names.
+type TaggedImage struct {
+	References []string `json:"references" doc:"saved:NAME or saved:NAME:TAG, for the image of a sandbox"`
+	Digest     string   `json:"digest" doc:"Digest of its manifest"`
+}
+
 // Commit saves the changed files of a sandbox as an image.
 type Commit struct {
 	Name       string            `json:"name" maxLength:"127" doc:"Of the image, NAME or NAME:TAG, which is then saved:NAME or saved:NAME:TAG in the namespace. An image that has the name loses it"`

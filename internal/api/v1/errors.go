@@ -17,16 +17,21 @@ func FromError(err error) Error {
 	}
 	var start *sandpit.StartError
 	if errors.As(err, &start) {
-		e.ExitCode = start.ExitCode
+		e.ExitCode, e.Errno = start.ExitCode, start.Errno
 	}
+	e.Stage = string(sandpit.StageOf(err))
 	return e
 }
 
 // Kind returns the kind of error that e is, or nil. That of a program that could not be
-// started is a *sandpit.StartError.
+// started is a *sandpit.StartError, and that of another error with a stage a *sandpit.StageError.
 func (e *Error) Kind() error {
 	if e.Code == errcode.StartFailed {
-		return &sandpit.StartError{ExitCode: e.ExitCode, Reason: e.Message}
+		return &sandpit.StartError{ExitCode: e.ExitCode, Reason: e.Message, Stage: sandpit.Stage(e.Stage), Errno: e.Errno}
 	}
-	return errcode.Kind(e.Code)
+	kind := errcode.Kind(e.Code)
+	if e.Stage != "" && kind != nil {
+		return &sandpit.StageError{Stage: sandpit.Stage(e.Stage), Err: kind}
+	}
+	return kind
 }

@@ -303,4 +303,6 @@ type Error struct {
 	RequestID string `json:"request_id"`
 	Path      string `json:"path,omitempty" doc:"The path that a file error is about"`
 	ExitCode  int    `json:"exit_code,omitempty" doc:"Of start_failed: what a shell exits with, 127 if the program does not exist, else 126"`
+	Stage     string `json:"stage,omitempty" doc:"What the sandbox could not do for the command: user (find the user or group), limits (set the resource limits), directory (enter the working directory) or program (execute it)"`
+	Errno     int    `json:"errno,omitempty" doc:"Of start_failed: Linux's number of the error"`
 }

@@ -243,7 +243,7 @@ func checkOwner(ctx context.Context, sb sandpit.Sandbox, owner string) error {
 		_, err := sandpit.Run(ctx, sb, sandpit.Command{Argv: []string{"true"}, User: user})
 		switch {
 		case errors.Is(err, sandpit.ErrInvalid):
-			return sandpit.WithHint(fmt.Errorf("--user: %w", err), "use a user and a group of the image's /etc/passwd and /etc/group, or numeric ids")
+			return sandpit.WithHint(fmt.Errorf("--user: %w", err), cli.UserHint)
 		case errors.Is(err, sandpit.ErrUnsupported):
 			return sandpit.WithHint(fmt.Errorf("--user: %w", err), ownerHint)
 		}

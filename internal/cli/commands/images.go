@@ -378,23 +378,56 @@ such as sockets, are left out and listed.`,
 
 func (a *tree) imagesTag() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:               "tag IMAGE NAME",
-		Short:             "give a stored image another name",
-		Example:           "  sandpit images tag debian:13 base:1",
+		Use:   "tag IMAGE NAME",
+		Short: "give a stored image another name",
+		Long: `Give a stored image another name, which another image may lose. One that was saved from a
+sandbox is saved:NAME or saved:NAME:TAG, and its new name is of that form, too. On a server only
+these have names to give.`,
+		Example:           "  sandpit images tag debian:13 base:1\n  sandpit images tag saved:app:2 saved:app:stable",
 		Args:              imageNames(2, 2),
 		ValidArgsFunction: a.completeImages,
 	}
-	return a.hereCommand(cmd, "images tag", func(cmd *cobra.Command, o *cli.Options, args []string) error {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		o := cli.NewOptions(a.Lookup)
+		if err := o.Configure(a.Config()); err != nil {
+			return err
+		}
+		name, saved := strings.CutPrefix(args[1], sandpit.SavedImages)
+		if address, _ := o.Server(); address != "" {
+			return a.withServer(cmd.Context(), false, func(ctx context.Context, s *session) error { return a.serverTag(ctx, s, args[0], name) })
+		}
 		store, err := a.store(o)
 		if err != nil {
 			return err
+		}
+		if from, own := strings.CutPrefix(args[0], sandpit.SavedImages); own && saved {
+			digest, err := store.TagSaved(cmd.Context(), "", from, []string{name})
+			if err != nil {
+				return err
+			}
+			return a.printPulled(image.Summary{FullName: args[1], Digest: digest})
 		}
 		tagged, err := store.Tag(cmd.Context(), args[0], args[1])
 		if err != nil {
 			return err
 		}
 		return a.printPulled(tagged)
-	})
+	}
+	return at(cmd, placeServer)
+}
+
+// serverTag has the configured server give a saved image a name.
+func (a *tree) serverTag(ctx context.Context, s *session, ref, name string) error {
+	var tagged v1.TaggedImage
+	if err := s.call(ctx, http.MethodPost, "/v1/images/tag", v1.ImageTag{Image: ref, Names: []string{name}}, &tagged); err != nil {
+		return err
+	}
+	for _, ref := range tagged.References {
+		if err := a.printPulled(image.Summary{FullName: ref, Digest: tagged.Digest}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (a *tree) imagesInspect() *cobra.Command {

@@ -9,7 +9,7 @@
 // Processes and files are services of the Connect protocol with its JSON codec (connect.go), and
 // files are also sent and received as they are (transfer.go). Ports of a sandbox have host names (ports.go), and one of them
 // answers as E2B's code interpreter does (code.go). Templates are saved images (templates.go); their
-// builds run in sandboxes of the caller (build.go).
+// builds of templates run in sandboxes of the caller (package build).
 //
 // What the package must know about a sandbox later is its data of the dialect, so that it survives a restart of the server. Only
 // builds in progress, their reports and watchers of files are in memory, and end with the server.
@@ -21,10 +21,12 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/build"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
@@ -66,7 +68,7 @@ const envdVersion = "0.6.13"
 type api struct {
 	dialect.Server
 	watchers watchers
-	builds   builds
+	builds   *build.Builds
 	signers  signers
 	proxy    *portproxy.Proxy
 }
@@ -91,7 +93,8 @@ func serve(s dialect.Server) gate.Dialect {
 	a := &api{Server: s}
 	a.proxy = a.newProxy()
 	dialect.WarnOfData[state](s, Name)
-	a.discardLeft()
+	a.builds = a.newBuilds()
+	a.builds.DiscardLeft(slices.DeleteFunc(a.Sandboxes(), func(sb engine.Box) bool { return stateOf(sb).Build == "" }))
 	d := gate.Dialect{
 		Pick: func(r *http.Request) string {
 			if _, ok := a.portOf(r); ok {
@@ -175,7 +178,7 @@ func dataStatus(f gate.Failure) int {
 	switch {
 	case f.Code == errcode.Closed || f.Code == errcode.State:
 		return http.StatusBadGateway
-	case f.Code == errcode.Invalid && strings.HasSuffix(f.Message, ": it is not in the image's /etc/passwd"): // as at E2B
+	case f.Code == errcode.Invalid && f.Stage == sandpit.StageUser: // as at E2B
 		return http.StatusUnauthorized
 	}
 	return f.Status
@@ -303,9 +306,12 @@ func user(r *http.Request) string {
 	return ownUser(name)
 }
 
+// ownName is what E2B calls the sandbox's own user in every template.
+const ownName = "user"
+
 // ownUser returns "" for the name of the sandbox's own user.
 func ownUser(name string) string {
-	if name == "user" {
+	if name == ownName {
 		return ""
 	}
 	return name

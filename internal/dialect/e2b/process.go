@@ -107,6 +107,9 @@ func (c *call) attach(s selector, stdin bool) (p sandpit.Process, leave func(), 
 	return p, func() { detach(p) }, nil
 }
 
+// bash is the shell with which SDKs run commands.
+const bash = "/bin/bash"
+
 // detach gives a process up, which goes on.
 func detach(p sandpit.Process) {
 	if d, ok := p.(sandpit.Detacher); ok {

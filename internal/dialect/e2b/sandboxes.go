@@ -17,6 +17,7 @@ import (
 	"unicode"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/build"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
@@ -285,7 +286,7 @@ func createSandbox(c *call) error {
 	}
 	c.Target = sb.ID() // for the audit
 	if built {
-		if err := startTemplate(c.Ctx, sb); err != nil {
+		if err := build.StartProgram(c.Ctx, sb, withOwn(sb, nil)); err != nil {
 			return errors.Join(err, sb.Remove(context.WithoutCancel(c.Ctx)))
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"net/url"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/build"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
@@ -23,11 +23,10 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
-// A template is an image that was saved from a sandbox in which steps were carried out (build.go), or one that has an
+// A template is an image that was saved from a sandbox in which steps were carried out (package build), or one that has an
 // alias in the policy file. Names of the policy file come first, so that a template can't stand in for one of them.
 //
-// The ID of a template is its name. A build has an ID of its own. Archives for its COPY steps are uploaded before it
-// starts, into a sandbox that is made for nothing else: so the namespace's limits of disk and sandboxes bound them.
+// The ID of a template is its name. A build has an ID of its own.
 
 // templateRoutes returns the routes of templates.
 func templateRoutes() []route {
@@ -230,6 +229,27 @@ func listTags(c *call) error {
 	return c.answer(http.StatusOK, out)
 }
 
+// newBuilds returns the builds of templates.
+func (a *api) newBuilds() *build.Builds {
+	mark := func(id string) json.RawMessage {
+		data, _ := json.Marshal(state{Build: id}) // of strings, which never fails
+		return data
+	}
+	return build.New(build.Host{
+		Gate: a.Gate, Tenant: a.Tenant, Home: homeOf, Own: ownName, TagSaved: a.TagSaved, Built: a.Built, Protect: a.Protect, Log: a.Log,
+		Stage: func(ctx context.Context, caller gate.Caller, life time.Duration, id string) (engine.Box, error) {
+			image, err := a.Image("base")
+			if err != nil {
+				return nil, err
+			}
+			return a.Tenant(caller).CreateFor(ctx, sandpit.Spec{Image: image, Limits: sandpit.Limits{Life: life}}, Name, mark(id))
+		},
+		Create: func(ctx context.Context, caller gate.Caller, spec sandpit.Spec, id string) (engine.Box, error) {
+			return a.create(ctx, a.Tenant(caller), spec, false, mark(id))
+		},
+	})
+}
+
 // buildRequest is the request for a build.
 type buildRequest struct {
 	Name   string   `json:"name"`
@@ -268,64 +288,37 @@ func requestBuild(c *call) error {
 	case in.CPUs != nil && (*in.CPUs <= 0 || *in.CPUs > 1<<10), in.Memory != nil && (*in.Memory <= 0 || *in.Memory > 1<<30):
 		return gate.Invalid("cpuCount or memoryMB is out of range", "")
 	}
-	b := &build{api: c.api, caller: c.Caller, name: name, saved: saved, namespace: c.Caller.Namespace + "/" + c.Caller.Nested}
+	request := build.Request{Template: name, Saved: saved}
 	if in.CPUs != nil {
-		b.limits.CPUs = *in.CPUs
+		request.Limits.CPUs = *in.CPUs
 	}
 	if in.Memory != nil {
-		b.limits.Memory = *in.Memory << 20
+		request.Limits.Memory = *in.Memory << 20
 	}
-	b.life, b.over = c.api.Gate.Outlive(c.Ctx, c.Caller)
-	left, err := c.api.builds.add(b)
+	b, err := c.api.builds.Request(c.Ctx, c.Caller, request)
 	if err != nil {
-		b.over()
 		return err
 	}
-	for _, sb := range left {
-		c.api.discard(sb)
-	}
-	image, err := c.api.Image("base")
-	var stage engine.Box
-	if err == nil {
-		stage, err = c.tenant().CreateFor(c.Ctx, sandpit.Spec{Image: image, Limits: sandpit.Limits{Life: maxBuildTime}}, Name, b.mark())
-	}
-	if err != nil {
-		c.api.builds.remove(b)
-		return fmt.Errorf("making a place for the files of the build: %w", err)
-	}
-	if !c.api.builds.place(b, stage) {
-		c.api.discard(stage)
-		return &gate.Refusal{Code: errcode.State, Message: replaced}
-	}
-	c.Target = stage.ID()
+	c.Target = b.StageID()
 	return c.answer(http.StatusAccepted, map[string]any{
-		"templateID": name, "buildID": b.id, "public": false, "names": []string{name}, "tags": tags, "aliases": []string{name},
+		"templateID": name, "buildID": b.ID(), "public": false, "names": []string{name}, "tags": tags, "aliases": []string{name},
 	})
 }
-
-// validHash reports whether s can be the hash of an archive: it names a file.
-func validHash(s string) bool {
-	return len(s) <= 128 && strings.Trim(s, "0123456789abcdef") == "" && s != ""
-}
-
-// archivePath is where an archive is in the sandbox of uploads, relative to its home.
-func archivePath(hash string) string { return "archive-" + hash }
 
 // uploadLink returns where an archive is to be sent, for the newest build of a template that waits.
 func uploadLink(c *call) error {
 	hash := c.R.PathValue("hash")
-	if !validHash(hash) {
+	if !build.ValidHash(hash) {
 		return gate.Invalid("the hash of the files is not valid", "use hexadecimal digits")
 	}
-	b := c.api.builds.waiting(c.Caller.Namespace+"/"+c.Caller.Nested, c.R.PathValue("template"))
+	b := c.api.builds.Waiting(c.Caller, c.R.PathValue("template"))
 	if b == nil {
 		return &gate.Refusal{Code: errcode.NotFound, Message: "no build of the template waits for files"}
 	}
-	b.idle.Reset(maxIdleTime)
-	if _, err := b.stage.Files().Lstat(c.Ctx, archivePath(hash)); err == nil {
+	if b.HasArchive(c.Ctx, hash) {
 		return c.answer(http.StatusCreated, map[string]any{"present": true})
 	}
-	token := c.token(b.stage.ID() + uploads)
+	token := c.token(b.StageID() + uploads)
 	if token == "" {
 		return dialect.Unsupported("uploading without a key is")
 	}
@@ -340,7 +333,7 @@ func uploadLink(c *call) error {
 // uploadArchive stores an archive.
 func uploadArchive(c *call) error {
 	hash := c.R.PathValue("hash")
-	if !validHash(hash) {
+	if !build.ValidHash(hash) {
 		return gate.Invalid("the hash of the files is not valid", "use hexadecimal digits")
 	}
 	if err := c.OpenStream(); err != nil {
@@ -350,26 +343,15 @@ func uploadArchive(c *call) error {
 	if err != nil {
 		return err
 	}
-	b := c.api.builds.find(c.Caller.Namespace+"/"+c.Caller.Nested, stateOf(sb).Build)
+	b := c.api.builds.Find(c.Caller, stateOf(sb).Build)
 	if b == nil {
 		return dialect.ErrTokenEnded
 	}
-	if _, err := sb.Files().Write(c.Ctx, archivePath(hash), upload{c.Body(-1, 0), b}, sandpit.WriteOptions{}); err != nil {
+	if err := b.Store(c.Ctx, sb, hash, c.Body(-1, 0)); err != nil {
 		return err
 	}
 	c.W.WriteHeader(http.StatusOK)
 	return nil
-}
-
-// upload keeps a build waiting while an archive comes.
-type upload struct {
-	io.Reader
-	b *build
-}
-
-func (u upload) Read(p []byte) (int, error) {
-	u.b.idle.Reset(maxIdleTime)
-	return u.Reader.Read(p)
 }
 
 // buildStart is what a build does.
@@ -380,15 +362,15 @@ type buildStart struct {
 	Steps        []buildStep     `json:"steps"`
 	StartCmd     string          `json:"startCmd"`
 	ReadyCmd     string          `json:"readyCmd"`
-
-	image string // on which the build begins
+	Force        bool            `json:"force"` // nothing is taken from an earlier build
 }
 
 // buildStep is a step of a build.
 type buildStep struct {
-	Type string   `json:"type"`
-	Args []string `json:"args"`
-	Hash string   `json:"filesHash"`
+	Type  string   `json:"type"`
+	Args  []string `json:"args"`
+	Hash  string   `json:"filesHash"`
+	Force bool     `json:"force"` // as of the whole build, for this step and those after it
 }
 
 // resolve returns the image on which the build begins.
@@ -415,49 +397,44 @@ func startBuild(c *call) error {
 	if err != nil {
 		return err
 	}
-	if err := c.Intend(fmt.Sprintf("template %.80q from %.80q, %d steps", b.name, in.FromImage+in.FromTemplate, len(in.Steps))); err != nil {
+	if err := c.Intend(fmt.Sprintf("template %.80q from %.80q, %d steps", b.Template(), in.FromImage+in.FromTemplate, len(in.Steps))); err != nil {
 		return err
 	}
+	var plan *build.Plan
 	if refused == nil {
-		refused = in.check(c.api)
+		plan, refused = in.plan(c.api)
 	}
 	if refused != nil {
-		c.api.builds.refuse(b, c.Describe(refused))
+		c.api.builds.Refuse(b, c.Describe(refused))
 		return refused
 	}
-	if err := c.api.builds.start(b, in); err != nil {
+	if err := c.api.builds.Start(b, plan); err != nil {
 		return err
 	}
 	c.W.WriteHeader(http.StatusAccepted)
 	return nil
 }
 
-// check checks what a build is to do, and resolves its image.
-func (in *buildStart) check(a *api) (err error) {
-	size, count := len(in.StartCmd)+len(in.ReadyCmd)+len(in.FromImage)+len(in.FromTemplate), 0
-	for i, s := range in.Steps {
-		count += len(s.Args)
-		for _, arg := range s.Args {
-			size += len(arg)
-		}
-		if err := s.check(); err != nil {
-			return gate.Invalid(fmt.Sprintf("step %d: %v", i+1, err), "")
-		}
+// plan returns what a build is to do.
+func (in *buildStart) plan(a *api) (*build.Plan, error) {
+	if len(in.Registry) > 0 && string(in.Registry) != "null" {
+		return nil, dialect.Unsupported("images with credentials of their registry are")
 	}
-	switch {
-	case len(in.Registry) > 0 && string(in.Registry) != "null":
-		return dialect.Unsupported("images with credentials of their registry are")
-	case size > maxStepBytes || len(in.Steps) > maxSteps || count > maxStepArgs:
-		return &gate.Refusal{Code: errcode.TooLarge, Message: fmt.Sprintf("a build has at most %d steps, with %d arguments, and %d bytes of them and its commands", maxSteps, maxStepArgs, maxStepBytes)}
+	p := &build.Plan{From: cmp.Or(in.FromTemplate, in.FromImage), Start: in.StartCmd, Ready: in.ReadyCmd, Force: in.Force}
+	for _, s := range in.Steps {
+		p.Steps = append(p.Steps, build.Step(s))
 	}
-	in.image, err = in.resolve(a)
-	return err
+	err := p.Check()
+	if err == nil {
+		p.Image, err = in.resolve(a)
+	}
+	return p, err
 }
 
 // build finds the build that a request names.
-func (c *call) build() (*build, error) {
-	b := c.api.builds.find(c.Caller.Namespace+"/"+c.Caller.Nested, c.R.PathValue("build"))
-	if b == nil || b.name != c.R.PathValue("template") {
+func (c *call) build() (*build.Build, error) {
+	b := c.api.builds.Find(c.Caller, c.R.PathValue("build"))
+	if b == nil || b.Template() != c.R.PathValue("template") {
 		return nil, c.Untouched(&gate.Refusal{Code: errcode.NotFound, Message: "the build is not known, or ended when the server did", Hint: "build the template again"})
 	}
 	return b, nil
@@ -470,7 +447,56 @@ func buildStatus(c *call) error {
 		return err
 	}
 	offset, _ := strconv.Atoi(c.R.URL.Query().Get("logsOffset"))
-	return c.answer(http.StatusOK, b.report(max(offset, 0)))
+	return c.answer(http.StatusOK, reportOf(b, max(offset, 0)))
+}
+
+// linesPerStatus is how many lines of the log a report has, as at E2B. SDKs ask again.
+const linesPerStatus = 100
+
+// statusReport is what SDKs are told of a build.
+type statusReport struct {
+	TemplateID string     `json:"templateID"`
+	BuildID    string     `json:"buildID"`
+	Status     string     `json:"status"`
+	Logs       []string   `json:"logs"`
+	Entries    []logEntry `json:"logEntries"`
+	Reason     *reason    `json:"reason,omitempty"`
+}
+
+// logEntry is a line of a log.
+type logEntry struct {
+	Timestamp time.Time `json:"timestamp"`
+	Message   string    `json:"message"`
+	Level     string    `json:"level"`
+	Step      string    `json:"step,omitempty"`
+}
+
+// reason is why a build has failed.
+type reason struct {
+	Message string     `json:"message"`
+	Step    string     `json:"step,omitempty"`
+	Log     []logEntry `json:"logEntries"`
+}
+
+// reportOf describes a build, with its log from a line on.
+func reportOf(b *build.Build, from int) statusReport {
+	r := b.Report(from, linesPerStatus)
+	out := statusReport{TemplateID: b.Template(), BuildID: b.ID(), Status: r.Status, Logs: []string{}, Entries: entries(r.Log)}
+	for _, line := range r.Log {
+		out.Logs = append(out.Logs, line.Message)
+	}
+	if r.Reason != nil {
+		out.Reason = &reason{r.Reason.Message, r.Reason.Step, entries(r.Reason.Log)}
+	}
+	return out
+}
+
+func entries(log []build.Line) []logEntry {
+	out := make([]logEntry, len(log))
+	for i, line := range log {
+		out[i] = logEntry(line)
+	}
+	return out
 }
 
 // findTemplate says whether a template exists.
@@ -521,7 +547,7 @@ func listTemplates(c *call) error {
 			builds[image.Digest] = true
 		}
 		out = append(out, map[string]any{
-			"templateID": name, "buildID": "", "buildStatus": statusReady, "names": []string{name}, "aliases": []string{name}, "public": false,
+			"templateID": name, "buildID": "", "buildStatus": build.Ready, "names": []string{name}, "aliases": []string{name}, "public": false,
 			"createdAt": first, "updatedAt": last, "lastSpawnedAt": nil, "createdBy": nil, "spawnCount": 0, "buildCount": len(builds),
 			"cpuCount": 0, "memoryMB": 0, "diskSizeMB": 0, "envdVersion": envdVersion,
 		})
@@ -549,36 +575,4 @@ func removeTemplate(c *call) error {
 		return &gate.Refusal{Code: errcode.NotFound, Message: fmt.Sprintf("no template is named %.80q", name)}
 	}
 	return c.done()
-}
-
-// Variables of images that have what their template starts in each sandbox.
-const (
-	startVariable = "SANDPIT_TEMPLATE_START"
-	readyVariable = "SANDPIT_TEMPLATE_READY"
-)
-
-// startTemplate starts the program of the template that a sandbox was made of, and waits until it is ready.
-func startTemplate(ctx context.Context, sb engine.Box) error {
-	made, err := sb.Made()
-	if err != nil {
-		return err
-	}
-	start, ready := commandsOf(made.Guest.Env)
-	return startProgram(ctx, sb, start, ready, maxWakeTime, sandpit.Command{Env: withOwn(sb, nil)})
-}
-
-// commandsOf returns what a sandbox runs that is made of a template, whose image has variables.
-func commandsOf(env []string) (start, ready string) {
-	for _, v := range env {
-		if s, ok := strings.CutPrefix(v, startVariable+"="); ok {
-			start = s
-		}
-		if s, ok := strings.CutPrefix(v, readyVariable+"="); ok {
-			ready = s
-		}
-	}
-	if isPause(ready) { // which the build has had
-		ready = ""
-	}
-	return start, ready
 }

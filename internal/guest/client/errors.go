@@ -50,7 +50,33 @@ func guestError(m *wire.ErrorMessage) error {
 	if e.text == "" {
 		e.text = "unknown error"
 	}
+	if stage := stageOf(m.Stage); stage != "" {
+		return &sandpit.StageError{Stage: stage, Err: e}
+	}
 	return e
+}
+
+// stageOf returns the stage that a guest has told, or "" if it is not known here.
+func stageOf(stage wire.Stage) sandpit.Stage {
+	switch stage {
+	case wire.StageUser:
+		return sandpit.StageUser
+	case wire.StageLimits:
+		return sandpit.StageLimits
+	case wire.StageDirectory:
+		return sandpit.StageDirectory
+	case wire.StageProgram:
+		return sandpit.StageProgram
+	}
+	return ""
+}
+
+// errnoOf returns an error number that a guest has told, or 0 if it can't be one (errno(3)).
+func errnoOf(n uint64) int {
+	if n > maxErrno {
+		return 0
+	}
+	return int(n)
 }
 
 // Linux error numbers, as the guest sends them whatever the host is
@@ -58,6 +84,7 @@ func guestError(m *wire.ErrorMessage) error {
 const (
 	eperm        = 1
 	enoent       = 2
+	e2big        = 7
 	eagain       = 11
 	enomem       = 12
 	eacces       = 13
@@ -80,6 +107,7 @@ const (
 	econnreset   = 104
 	econnrefused = 111
 	edquot       = 122
+	maxErrno     = 4095
 )
 
 // fileKind is what an error number is to a caller, or nil.

@@ -115,7 +115,7 @@ func (c *Client) start(ctx context.Context, cmd sandpit.Command, d *Detach) (*Pr
 		}
 	}
 	if err := notation.CheckRlimits(cmd.Rlimits); err != nil {
-		return nil, fmt.Errorf("starting a process: %w", err)
+		return nil, fmt.Errorf("starting a process: %w", &sandpit.StageError{Stage: sandpit.StageLimits, Err: err})
 	}
 	if err := checkTag(cmd.Tag); err != nil {
 		return nil, err
@@ -166,7 +166,7 @@ func (c *Client) start(ctx context.Context, cmd sandpit.Command, d *Detach) (*Pr
 	s, err := c.open(ctx, wire.OpStart, m, true, limit)
 	if err == errTooLong {
 		// The kernel would not take them either: see execve(2).
-		return nil, &sandpit.StartError{ExitCode: 126, Reason: "the arguments and the environment are too long"}
+		return nil, &sandpit.StartError{ExitCode: 126, Reason: "the arguments and the environment are too long", Stage: sandpit.StageProgram, Errno: e2big}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("starting a process: %w", err)
@@ -191,7 +191,7 @@ func (c *Client) start(ctx context.Context, cmd sandpit.Command, d *Detach) (*Pr
 		return nil, fmt.Errorf("starting a process: %w", err)
 	}
 	if why := printable(p.s.exit.StartError); why != "" {
-		return nil, &sandpit.StartError{ExitCode: res.ExitCode, Reason: why}
+		return nil, &sandpit.StartError{ExitCode: res.ExitCode, Reason: why, Stage: stageOf(p.s.exit.Stage), Errno: errnoOf(p.s.exit.Errno)}
 	}
 	return p, nil
 }

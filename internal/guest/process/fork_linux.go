@@ -145,7 +145,7 @@ func (s *forkStatus) greet(a *spawn.Attr, t *Table, made func(pid int) bool) (*s
 		return fail(errFork)
 	}
 	if errno != 0 {
-		return fail(&spawn.StartError{Stage: "entering " + a.Dir, Errno: syscall.Errno(errno)})
+		return fail(spawn.NotEntered(a.Dir, syscall.Errno(errno)))
 	}
 	_ = s.f.SetDeadline(time.Time{})
 	return spawn.Forked(pid, helper, func() (spawn.Status, error) { return s.wait(helper) }, s.wake), nil

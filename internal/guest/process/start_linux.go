@@ -40,9 +40,15 @@ func (t *Table) start(s *conn.Stream, m *wire.Start) {
 			return
 		}
 		// As in a shell, a program that can't be started is one that fails.
-		e := wire.Exit{Code: 126, StartError: startErrorText(m, se)}
+		e := wire.Exit{Code: 126, StartError: startErrorText(m, se), Errno: uint64(se.Errno)}
 		if se.NotFound() {
 			e.Code = 127
+		}
+		switch {
+		case se.Dir:
+			e.Stage = wire.StageDirectory
+		case se.Exec:
+			e.Stage = wire.StageProgram
 		}
 		s.Reply(&wire.Started{})
 		s.End(wire.Event, &e)
@@ -150,7 +156,7 @@ func (t *Table) startProcess(s *conn.Stream, m *wire.Start) (*process, error) {
 	}
 	limits, err := rlimits(&conf, m.NoFile, m.Rlimits)
 	if err != nil {
-		return nil, err
+		return nil, wire.At(wire.StageLimits, err)
 	}
 	dir := conf.WorkDir(&u)
 	switch {

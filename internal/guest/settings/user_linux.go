@@ -42,6 +42,11 @@ func (u *User) Same(v *User) bool {
 // As in Docker, a uid without an entry has the group 0, and with an explicit group there are
 // no supplementary groups.
 func (s *Settings) LookUser(spec string) (User, error) {
+	u, err := s.lookUser(spec)
+	return u, wire.At(wire.StageUser, err)
+}
+
+func (s *Settings) lookUser(spec string) (User, error) {
 	own := uint32(os.Geteuid())
 	if spec == "" {
 		spec = strconv.FormatUint(uint64(own), 10)

@@ -68,6 +68,7 @@ type Rlimit struct {
 type StartError struct {
 	Stage string // what was being done, for example "entering /work"
 	Errno syscall.Errno
+	Dir   bool // the working directory could not be entered
 	Exec  bool // the program itself was missing or not executable
 }
 
@@ -129,6 +130,13 @@ func (p *Proc) Reaped() {
 
 const execStage = "executing the program"
 
+func entering(dir string) string { return "entering " + dir }
+
+// NotEntered returns the error of a working directory that could not be entered.
+func NotEntered(dir string, errno syscall.Errno) *StartError {
+	return &StartError{Stage: entering(dir), Errno: errno, Dir: true}
+}
+
 // Start starts a program and returns when it has been executed. If that fails, the error is
 // a *StartError: nothing runs, but the guest must still reap the helper like any child. The
 // error matches ErrHelper if the program may run without a helper.
@@ -186,7 +194,8 @@ func Start(a *Attr) (*Proc, error) {
 		}
 		return p, nil
 	case rec.Failed == sysprog.FailedChild:
-		err = &StartError{Stage: child.Name(int(rec.Step)), Errno: errno, Exec: child.Name(int(rec.Step)) == execStage}
+		stage := child.Name(int(rec.Step))
+		err = &StartError{Stage: stage, Errno: errno, Dir: stage == entering(a.Dir), Exec: stage == execStage}
 		if rec.Denied != 0 && err.(*StartError).NotFound() {
 			err.(*StartError).Errno = syscall.EACCES
 		}
@@ -294,7 +303,7 @@ func programs(a *Attr, status int) (prepare, child, settle *sysprog.Program, err
 		child.Call("setting the user", unix.SYS_SETRESUID, sysprog.Int(a.UID), sysprog.Int(a.UID), sysprog.Int(a.UID))
 	}
 	child.Call("setting capabilities", unix.SYS_CAPSET, child.Bytes(CapHeader()), child.Bytes(CapData(a.Caps, 0)))
-	child.Call("entering "+a.Dir, unix.SYS_CHDIR, child.Str(a.Dir))
+	child.Call(entering(a.Dir), unix.SYS_CHDIR, child.Str(a.Dir))
 
 	// Last: not even a limit of 0 keeps the program from being executed as its user.
 	for _, l := range a.Rlimits {

@@ -15,6 +15,16 @@ func Fail(code Code, text string) error { return &ErrorMessage{Code: code, Text:
 // Invalid returns an error about a malformed request.
 func Invalid(text string) error { return Fail(CodeInvalid, text) }
 
+// At returns err with the stage at which it occurred, if err is one for the host.
+func At(stage Stage, err error) error {
+	if m, ok := err.(*ErrorMessage); ok {
+		at := *m
+		at.Stage = stage
+		return &at
+	}
+	return err
+}
+
 // FileError makes an errno the error of a file operation. It returns other errors
 // unchanged.
 func FileError(err error) error {

@@ -121,7 +121,20 @@ type ErrorMessage struct {
 	Code  Code
 	Errno uint64 // Linux, generic numbers (asm-generic/errno.h); 0 none
 	Text  string
+	Stage Stage
 }
+
+// A Stage is the step at which a start, or the look-up of a user, has failed.
+type Stage uint64
+
+// The stages of ERROR and Exit.
+const (
+	StageNone      Stage = 0 // another one; guests of earlier versions tell none
+	StageUser      Stage = 1 // finding the user or group
+	StageLimits    Stage = 2 // checking the resource limits
+	StageDirectory Stage = 3 // entering the working directory
+	StageProgram   Stage = 4 // executing the program
+)
 
 // TooManyStreams is the text of the CodeExhausted of a stream that has no room on its connection.
 const TooManyStreams = "too many streams on one connection"
@@ -133,14 +146,15 @@ const maxText = 2 << 10
 func (m *ErrorMessage) Append(b []byte) []byte {
 	b = appendUint(b, uint64(m.Code))
 	b = appendUint(b, m.Errno)
-	return appendString(b, m.Text[:min(len(m.Text), maxText)])
+	b = appendString(b, m.Text[:min(len(m.Text), maxText)])
+	return appendUint(b, uint64(m.Stage))
 }
 
 // Decode decodes a message.
 func (m *ErrorMessage) Decode(b []byte) error {
 	d := newDecoder(b)
 	code := d.uint()
-	*m = ErrorMessage{Code(code), d.uint(), d.string()}
+	*m = ErrorMessage{Code(code), d.uint(), d.string(), Stage(d.uint())}
 	if code > 255 {
 		d.bad = true
 	}
@@ -340,10 +354,18 @@ type Exit struct {
 	User, System   uint64
 	PeakMemory     uint64 // bytes
 	Lost           uint64 // bytes of output that this stream was too slow for
+	Stage          Stage  // of StartError
+	Errno          uint64 // of StartError, as in ErrorMessage
 }
 
 // Append appends the encoded message.
 func (m *Exit) Append(b []byte) []byte {
+	return appendUint(appendUint(m.appendEnd(b), uint64(m.Stage)), m.Errno)
+}
+
+// appendEnd appends the message as lists of processes have it: without the last fields, since what was not started
+// is not in lists.
+func (m *Exit) appendEnd(b []byte) []byte {
 	b = appendUint(b, m.Flags)
 	b = appendUint(b, m.Code)
 	b = appendUint(b, m.Signal)
@@ -361,7 +383,7 @@ func (m *Exit) Append(b []byte) []byte {
 func (d *decoder) exit() Exit {
 	return Exit{
 		d.uint(), d.uint(), d.uint(), d.string(), d.uint(), d.uint(), d.uint(),
-		d.uint(), d.uint(), d.uint(), d.uint(), d.uint(),
+		d.uint(), d.uint(), d.uint(), d.uint(), d.uint(), Stage(d.uint()), d.uint(),
 	}
 }
 
@@ -538,7 +560,7 @@ func (p *Process) append(b []byte) []byte {
 	b = appendInt(b, p.StartAt)
 	b = appendBool(b, p.Detached)
 	b = appendBool(b, p.Exited)
-	b = appendString(b, string(p.Exit.Append(nil)))
+	b = appendString(b, string(p.Exit.appendEnd(nil)))
 	b = appendUint(b, p.Flags)
 	b = appendUint(b, p.Position)
 	if p.Dir == "" && p.Tag == "" { // fields that are missing are zero

@@ -23,18 +23,20 @@ type decodable interface {
 
 // messages are one filled and one empty of each kind, made anew.
 func messages() [][2]decodable {
-	exit := Exit{1, 2, 3, "why", 5, 6, 7, 8, 9, 10, 11, 1 << 63}
+	exit := Exit{1, 2, 3, "why", 5, 6, 7, 8, 9, 10, 11, 1 << 63, StageNone, 0}
+	failed := exit
+	failed.Stage, failed.Errno = StageDirectory, 2
 	file := File{"näme\n", -5, 0o100644, -1, 7, 1<<32 - 1, "target", nil}
 	described := Described{file}
 	described.Attrs = []Attr{{"e2b.k", "v"}, {"", "\xff"}}
 	return [][2]decodable{
 		{&HelloMessage{1, 2, HostWindow, 1 << 63, "build"}, &HelloMessage{Window: MinWindow}},
-		{&ErrorMessage{CodeFile, 28, "no space"}, &ErrorMessage{}},
+		{&ErrorMessage{CodeFile, 28, "no space", StageUser}, &ErrorMessage{}},
 		{&Config{"u", "/d", []string{"A=1", ""}, -1, 2, 3, 1 << 40, -500, true}, &Config{}},
 		{&Info{"b", 1, 2, 3, -4, 5, 6}, &Info{}},
 		{&Start{7, []string{"a", "b\x00"}, "s", []string{"E=1"}, "d", "u", 1, 2, -3, 4, 5, 6, []Rlimit{{"cpu", 1, 1<<64 - 1}, {"", 0, 0}}, "t"}, &Start{}},
 		{&Started{1, 2}, &Started{}},
-		{&exit, &Exit{}},
+		{&failed, &Exit{}},
 		{&Target{1, 2}, &Target{}},
 		{&Attach{Target{1, 2}, true, 3, -1}, &Attach{}},
 		{&Signal{Target{1, 2}, 9, true}, &Signal{}},

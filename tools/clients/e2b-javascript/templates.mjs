@@ -51,6 +51,13 @@ await report.works('Template.build Template#fromBaseImage Template#setEnvs Templ
   }
   assert.deepEqual(await Sandbox.list().nextItems(), []) // nothing is left of builds
   await build(begin().fromBaseImage().setReadyCmd('true'), 'two')
+  const cached = async (options) => {
+    const said = []
+    await build(begin().fromBaseImage().copy('one', 'one').runCmd('echo again'), 'again', { onBuildLogs: (l) => said.push(l.message), ...options })
+    return [said.includes('CACHED [2/2] RUN echo again'), said.includes('again')]
+  }
+  await cached()
+  assert.deepEqual([await cached(), await cached({ skipCache: true })], [[true, false], [false, true]])
   await assert.rejects(build(begin().fromBaseImage().runCmd('echo no; exit 3'), 'three'), /exit status 3/)
   await assert.rejects(Sandbox.create('three'), /three/)
   await assert.rejects(build(begin().fromBaseImage(), 'base'), /operator/)
@@ -101,7 +108,7 @@ await report.works('Template#fromDockerfile', async () => {
   assert.equal(await printed(dockerfile, 'docker', 'cat /home/user/docker/a /home/user/docker/one'), 'b\n1')
 })
 await report.works('Template.buildInBackground Template.getBuildStatus', async () => {
-  const info = await call('buildInBackground', begin().fromBaseImage().runCmd('echo seen'), 'later')
+  const info = await call('buildInBackground', begin().skipCache().fromBaseImage().runCmd('echo seen'), 'later')
   for (;;) {
     const { status, logEntries } = await Template.getBuildStatus(info)
     assert.notEqual(status, 'error')

@@ -69,6 +69,14 @@ def build():
         sbx.kill()
     assert Sandbox.list().next_items() == []  # nothing is left of builds
     call("build", begin().from_base_image().set_ready_cmd("true"), "two")
+
+    def cached(**options):
+        said = []
+        call("build", begin().from_base_image().copy("one", "one").run_cmd("echo again"), "again", on_build_logs=lambda entry: said.append(entry.message), **options)
+        return "CACHED [2/2] RUN echo again" in said, "again" in said
+
+    cached()
+    assert [cached(), cached(skip_cache=True)] == [(True, False), (False, True)]
     fails("exit status 3", lambda: call("build", begin().from_base_image().run_cmd("echo no; exit 3"), "three"))
     fails("three", lambda: Sandbox.create("three"))
     fails("operator", lambda: call("build", begin().from_base_image(), "base"))
@@ -141,7 +149,7 @@ def dockerfile():
 
 
 def background():
-    info = call("build_in_background", begin().from_base_image().run_cmd("echo seen"), "later")
+    info = call("build_in_background", begin().skip_cache().from_base_image().run_cmd("echo seen"), "later")
     while True:
         status = Template.get_build_status(info)
         assert status.status.value != "error", status

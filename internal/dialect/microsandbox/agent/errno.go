@@ -1,7 +1,10 @@
 package agent
 
 import (
+	"cmp"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
@@ -37,23 +40,5 @@ func errorText(f gate.Failure) string {
 
 // errnoName returns the name of an errno of a start, or of a standard input.
 func errnoName(e syscall.Errno) string {
-	switch e {
-	case syscall.ENOENT:
-		return "ENOENT"
-	case syscall.EACCES:
-		return "EACCES"
-	case syscall.ENOTDIR:
-		return "ENOTDIR"
-	case syscall.ENOEXEC:
-		return "ENOEXEC"
-	case syscall.E2BIG:
-		return "E2BIG"
-	case syscall.EAGAIN:
-		return "EAGAIN"
-	case syscall.EPIPE:
-		return "EPIPE"
-	case syscall.ETIMEDOUT:
-		return "ETIMEDOUT"
-	}
-	return "EINVAL"
+	return cmp.Or(unix.ErrnoName(e), "EINVAL")
 }

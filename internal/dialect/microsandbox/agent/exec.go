@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -258,23 +259,21 @@ func whyFailed(err error, f gate.Failure) (kind string, errno syscall.Errno) {
 	var start *sandpit.StartError
 	switch {
 	case errors.As(err, &start):
-		text := start.Reason
+		errno := syscall.Errno(start.Errno)
 		switch {
-		case strings.HasPrefix(text, "entering "):
-			return whyDirectory, syscall.ENOENT
-		case strings.Contains(text, "too long"):
-			return whyArguments, syscall.E2BIG
-		case strings.Contains(text, syscall.ENOEXEC.Error()):
-			return whyExecutable, syscall.ENOEXEC
-		case strings.Contains(text, syscall.ENOTDIR.Error()):
-			return whyNotFound, syscall.ENOTDIR
+		case start.Stage == sandpit.StageDirectory:
+			return whyDirectory, errno
+		case errno == syscall.E2BIG:
+			return whyArguments, errno
+		case errno == syscall.ENOEXEC:
+			return whyExecutable, errno
 		case start.ExitCode == 127:
-			return whyNotFound, syscall.ENOENT
+			return whyNotFound, cmp.Or(errno, syscall.ENOENT)
 		}
 		return whyPermission, syscall.EACCES
-	case strings.Contains(f.Message, "unknown user"), strings.Contains(f.Message, "unknown group"), f.Code == errcode.Unsupported:
+	case f.Stage == sandpit.StageUser, f.Code == errcode.Unsupported:
 		return whyUser, syscall.EINVAL
-	case f.Code == errcode.Invalid && strings.Contains(f.Message, "rlimit "):
+	case f.Stage == sandpit.StageLimits:
 		return whyLimit, syscall.EINVAL
 	case f.Code == errcode.Invalid:
 		return whyArguments, syscall.EINVAL

@@ -1,4 +1,4 @@
-package e2b
+package build
 
 import (
 	"context"
@@ -16,9 +16,15 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
+// unwatched returns a Host of builds whose panics end the test.
+func unwatched() Host { return Host{Protect: func(string, func(error)) {}} }
+
+// in returns a caller in a namespace.
+func in(namespace string) gate.Caller { return gate.Caller{Namespace: namespace} }
+
 // newBuild returns a build that lives until it has told that it is over.
-func newBuild(a *api, namespace, name string) *build {
-	b := &build{api: a, namespace: namespace, name: name}
+func newBuild(bs *Builds, namespace, name string) *Build {
+	b := &Build{host: &bs.host, namespace: namespaceOf(in(namespace)), request: Request{Template: name}}
 	life, end := context.WithCancelCause(context.Background())
 	b.life, b.over = life, func() { end(nil) }
 	return b
@@ -26,14 +32,15 @@ func newBuild(a *api, namespace, name string) *build {
 
 // A build that is still being made has no sandbox for its archives, and gets none.
 func TestBuildsWithoutAPlace(t *testing.T) {
-	all, b := new(builds), newBuild(new(api), "n", "t")
+	all := New(unwatched())
+	b := newBuild(all, "n", "t")
 	if left, err := all.add(b); err != nil || len(left) != 0 {
 		t.Fatal(left, err)
 	}
-	if found := all.waiting("n", "t"); found != nil {
+	if found := all.Waiting(in("n"), "t"); found != nil {
 		t.Errorf("%+v is found before it has a place", found)
 	}
-	if !all.place(b, struct{ engine.Box }{}) || all.waiting("n", "t") != b || all.waiting("other", "t") != nil {
+	if !all.place(b, struct{ engine.Box }{}) || all.Waiting(in("n"), "t") != b || all.Waiting(in("other"), "t") != nil {
 		t.Error("it is not found in its namespace only")
 	}
 }
@@ -53,10 +60,10 @@ func (s *stage) Remove(context.Context) error {
 // Of the builds of one template that wait, only the newest goes on, and what is left of the others is returned: also of those that
 // make room, and of one whose sandbox is still being made.
 func TestNewBuildsReplaceThoseThatWait(t *testing.T) {
-	all := new(builds)
-	add := func(namespace, name, want string) *build {
+	all := New(unwatched())
+	add := func(namespace, name, want string) *Build {
 		t.Helper()
-		b := newBuild(new(api), namespace, name)
+		b := newBuild(all, namespace, name)
 		left, err := all.add(b)
 		var names []string
 		for _, sb := range left {
@@ -67,7 +74,7 @@ func TestNewBuildsReplaceThoseThatWait(t *testing.T) {
 		}
 		return b
 	}
-	placed := func(namespace, name, want, stageName string) *build {
+	placed := func(namespace, name, want, stageName string) *Build {
 		t.Helper()
 		b := add(namespace, name, want)
 		if !all.place(b, &stage{name: stageName}) {
@@ -79,8 +86,8 @@ func TestNewBuildsReplaceThoseThatWait(t *testing.T) {
 	placed("n", "other", "", "another template")
 	placed("m", "t", "", "another namespace")
 	placed("n", "t", "first", "second")
-	if first.report(0).Status != statusError || first.report(0).Reason.Message != replaced {
-		t.Errorf("the first is told %+v", first.report(0))
+	if first.Report(0, 100).Status != Failed || first.Report(0, 100).Reason.Message != replaced {
+		t.Errorf("the first is told %+v", first.Report(0, 100))
 	}
 	slow := add("n", "t", "second")
 	placed("n", "t", "", "after the slow one")
@@ -99,7 +106,7 @@ func TestNewBuildsReplaceThoseThatWait(t *testing.T) {
 	}
 
 	// Namespaces with many that wait do not keep others out.
-	all = new(builds)
+	all = New(unwatched())
 	for i := range maxBuilds {
 		placed(fmt.Sprint("n", i/maxBuildsOfOne), fmt.Sprint("t", i%maxBuildsOfOne), "", fmt.Sprint("waits ", i))
 	}
@@ -107,9 +114,9 @@ func TestNewBuildsReplaceThoseThatWait(t *testing.T) {
 		placed("new", fmt.Sprint("t", i), fmt.Sprint("waits ", i), "")
 	}
 	for _, b := range all.all {
-		b.status = statusBuilding
+		b.status = Building
 	}
-	if _, err := all.add(newBuild(new(api), "newer", "t")); errcode.Of(err) != errcode.Overloaded {
+	if _, err := all.add(newBuild(all, "newer", "t")); errcode.Of(err) != errcode.Overloaded {
 		t.Errorf("where all run: %v", err)
 	}
 }
@@ -117,11 +124,11 @@ func TestNewBuildsReplaceThoseThatWait(t *testing.T) {
 // A panic in a build ends the build, and not the server.
 func TestBuildPanics(t *testing.T) {
 	log := new(testkit.Buffer)
-	a, st := &api{Server: dialect.Server{Log: slog.New(slog.NewTextHandler(log, nil))}}, new(stage) // it has no engine
-	b := newBuild(a, "n", "t")
+	bs, st := New(Host{Protect: dialect.Server{Log: slog.New(slog.NewTextHandler(log, nil))}.Protect}), new(stage) // it has no engine
+	b := newBuild(bs, "n", "t")
 	b.stage = st
-	b.run(t.Context(), new(buildStart))
-	if got := b.report(0); got.Status != statusError || got.Reason.Message != "internal error in the server" {
+	b.run(t.Context(), new(Plan))
+	if got := b.Report(0, 100); got.Status != Failed || got.Reason.Message != "internal error in the server" {
 		t.Errorf("the build: %+v", got)
 	}
 	if !st.removed || !strings.Contains(log.String(), "a build of a template panicked") {
@@ -133,11 +140,11 @@ func TestBuildPanics(t *testing.T) {
 // not abandoned again.
 func TestBuildsThatGetNothingEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := new(api)
-		var made []*build
+		bs := New(unwatched())
+		var made []*Build
 		for _, name := range []string{"idle", "busy"} {
-			b := newBuild(a, "n", name)
-			if _, err := a.builds.add(b); err != nil || !a.builds.place(b, &stage{name: name}) {
+			b := newBuild(bs, "n", name)
+			if _, err := bs.add(b); err != nil || !bs.place(b, &stage{name: name}) {
 				t.Fatal(err)
 			}
 			made = append(made, b)
@@ -149,34 +156,34 @@ func TestBuildsThatGetNothingEnd(t *testing.T) {
 		}
 		time.Sleep(maxIdleTime/2 + 1)
 		synctest.Wait()
-		if idle.present() != statusError || !idle.stage.(*stage).removed || !strings.Contains(idle.reason.Message, "neither files nor its start") {
+		if idle.present() != Failed || !idle.stage.(*stage).removed || !strings.Contains(idle.reason.Message, "neither files nor its start") {
 			t.Errorf("the one that got nothing is %s, %+v", idle.present(), idle.reason)
 		}
-		if busy.present() != statusWaiting || busy.stage.(*stage).removed {
+		if busy.present() != Waiting || busy.stage.(*stage).removed {
 			t.Errorf("the one that got files is %s", busy.present())
 		}
-		if a.builds.abandon(busy, "first"); busy.present() != statusError || !busy.stage.(*stage).removed {
+		if bs.abandon(busy, "first"); busy.present() != Failed || !busy.stage.(*stage).removed {
 			t.Errorf("the one that was abandoned is %s", busy.present())
 		}
-		if a.builds.abandon(busy, "second"); busy.reason.Message != "first" {
+		if bs.abandon(busy, "second"); busy.reason.Message != "first" {
 			t.Error("a build was abandoned twice")
 		}
-		a.builds.remove(busy)
+		bs.remove(busy)
 	})
 }
 
 // A build whose start is refused ends, and its sandbox is removed, unless the refusal says when to try again.
 func TestBuildsWhoseStartIsRefused(t *testing.T) {
-	a, st := new(api), new(stage)
-	b := newBuild(a, "n", "t")
-	if _, err := a.builds.add(b); err != nil || !a.builds.place(b, st) {
+	bs, st := New(unwatched()), new(stage)
+	b := newBuild(bs, "n", "t")
+	if _, err := bs.add(b); err != nil || !bs.place(b, st) {
 		t.Fatal(err)
 	}
-	defer a.builds.remove(b)
-	if a.builds.refuse(b, gate.Failure{Code: errcode.Overloaded, Message: "busy", After: time.Second}); b.present() != statusWaiting || st.removed {
+	defer bs.remove(b)
+	if bs.Refuse(b, gate.Failure{Code: errcode.Overloaded, Message: "busy", After: time.Second}); b.present() != Waiting || st.removed {
 		t.Errorf("after a refusal for a while it is %s, and its sandbox is removed: %v", b.present(), st.removed)
 	}
-	if a.builds.refuse(b, gate.Failure{Code: errcode.Invalid, Message: "bad", Hint: "mend it"}); b.present() != statusError || !st.removed || b.reason.Message != "bad (mend it)" {
+	if bs.Refuse(b, gate.Failure{Code: errcode.Invalid, Message: "bad", Hint: "mend it"}); b.present() != Failed || !st.removed || b.reason.Message != "bad (mend it)" {
 		t.Errorf("after a refusal it is %s, %+v, and its sandbox is removed: %v", b.present(), b.reason, st.removed)
 	}
 }
@@ -184,14 +191,14 @@ func TestBuildsWhoseStartIsRefused(t *testing.T) {
 // A build that waits ends with the life of its key, and not with that of the server. However it ends, the gate learns that it is over.
 func TestBuildsThatWaitEndWithTheirKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := new(api)
-		ends := func(name, why string, end func(b *build)) {
+		bs := New(unwatched())
+		ends := func(name, why string, end func(b *Build)) {
 			t.Helper()
-			b, st := newBuild(a, "n", name), new(stage)
+			b, st := newBuild(bs, "n", name), new(stage)
 			life, cancel := context.WithCancelCause(t.Context())
 			over := b.over
 			b.life, b.over = life, func() { over(); cancel(nil) }
-			if _, err := a.builds.add(b); err != nil || !a.builds.place(b, st) {
+			if _, err := bs.add(b); err != nil || !bs.place(b, st) {
 				t.Fatal(err)
 			}
 			switch name {
@@ -201,27 +208,27 @@ func TestBuildsThatWaitEndWithTheirKey(t *testing.T) {
 				cancel(gate.ErrDraining)
 			}
 			synctest.Wait()
-			if waits := name != "revoked"; (b.present() == statusWaiting) != waits || st.removed == waits {
+			if waits := name != "revoked"; (b.present() == Waiting) != waits || st.removed == waits {
 				t.Errorf("%s: it is %s, and its sandbox is removed: %v", name, b.present(), st.removed)
 			}
 			end(b)
 			synctest.Wait()
-			if got := b.report(0).Reason; life.Err() == nil || why != "" && (got == nil || !strings.Contains(got.Message, why)) {
+			if got := b.Report(0, 100).Reason; life.Err() == nil || why != "" && (got == nil || !strings.Contains(got.Message, why)) {
 				t.Errorf("%s: it is told %+v, over: %v", name, got, life.Err())
 			}
-			a.builds.remove(b)
+			bs.remove(b)
 		}
-		ends("revoked", "the key is no longer valid", func(*build) {})
-		ends("draining", "", a.builds.remove)
-		ends("removed", "", a.builds.remove)
-		ends("abandoned", "why", func(b *build) { a.builds.abandon(b, "why") })
-		ends("replaced", replaced, func(b *build) { _, _ = a.builds.add(newBuild(a, "n", b.name)) })
-		ends("made room", "newer builds", func(b *build) {
+		ends("revoked", "the key is no longer valid", func(*Build) {})
+		ends("draining", "", bs.remove)
+		ends("removed", "", bs.remove)
+		ends("abandoned", "why", func(b *Build) { bs.abandon(b, "why") })
+		ends("replaced", replaced, func(b *Build) { _, _ = bs.add(newBuild(bs, "n", b.request.Template)) })
+		ends("made room", "newer builds", func(b *Build) {
 			for i := range maxBuildsOfOne {
-				_, _ = a.builds.add(newBuild(a, "n", fmt.Sprint("other", i)))
+				_, _ = bs.add(newBuild(bs, "n", fmt.Sprint("other", i)))
 			}
 		})
-		ends("busy for too long", "was not started within", func(b *build) {
+		ends("busy for too long", "was not started within", func(b *Build) {
 			for range maxBuildTime/maxIdleTime*2 + 1 {
 				time.Sleep(maxIdleTime / 2)
 				b.idle.Reset(maxIdleTime)
@@ -229,7 +236,7 @@ func TestBuildsThatWaitEndWithTheirKey(t *testing.T) {
 			synctest.Wait()
 			_ = b.present()
 		})
-		for _, b := range a.builds.all {
+		for _, b := range bs.all {
 			b.idle.Stop()
 			b.over()
 		}
