@@ -138,6 +138,14 @@ func TestE2BBadInput(t *testing.T) {
 		t.Errorf("the metrics lack the ignored field:\n%s", page)
 	}
 
+	for _, limit := range []string{"0", "-1", "101", "x", "1.5", ""} { // as E2B
+		status, text := 400, `from 1 to 100 (ask for further pages with nextToken)`
+		if limit == "" {
+			status, text = 200, made.SandboxID
+		}
+		call(status, text, "GET", "/v2/sandboxes?limit="+limit, "", "X-API-KEY", key)
+	}
+	call(200, made.SandboxID, "GET", "/v2/sandboxes?limit=100", "", "X-API-KEY", key)
 	call(401, `{"code":401,"message":"the request has no key`, "GET", one, "")
 	call(401, `{"code":401,`, "GET", one, "", "X-API-KEY", "e2b_00")
 	call(401, `{"code":401,`, "GET", one, "", "X-API-KEY", token)
