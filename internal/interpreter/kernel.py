@@ -544,7 +544,7 @@ def kernel(setup):
                     state["conn"].close()
                 state["conn"], state["rest"] = listener.accept()[0], b""
                 state["interrupted"] = False  # that was about an earlier run
-                send({"hello": 1, "dir": setup["dir"], "env": setup["env"], "count": count})
+                send({"hello": 1, "dir": setup["dir"], "env": setup["env"], "runs": count})
             elif state["conn"] in ready:
                 try:
                     part = state["conn"].recv(1 << 16)

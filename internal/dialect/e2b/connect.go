@@ -28,8 +28,8 @@ import (
 const (
 	maxMessage = 4 << 20  // that a client sends
 	maxInput   = 64 << 20 // of one with input for a process, in base64: E2B has no bound, and memory does
-	headSize   = 5       // of an envelope
-	flagEnd    = 2       // of the envelope that ends a stream
+	headSize   = 5        // of an envelope
+	flagEnd    = 2        // of the envelope that ends a stream
 )
 
 // typeStream is the media type of streams.
