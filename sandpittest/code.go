@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -485,14 +486,54 @@ func testCodeMagics(t *testing.T, e *env) {
 	for _, step := range []struct{ source, text, stdout string }{
 		{"x = 1\n!echo \"it's\"; echo a \\\n  b\nprint(x)\n!exit 3\n_exit_code", "3", "it's\na b\n1\n"},
 		{"%matplotlib inline\n%cd /\nimport os\nos.getcwd()", "'/'", "/\n"},
-		{"%env A=b c\n%env A", "'b c'", ""},
+		{"%env A=b c\n%env A", "'b c'", "env: A=b c\n"},
 		{"!echo $A", "", "b c\n"},
 		{"y = (7\n%4)\ny", "3", ""},
+		{"def f(n):\n    if n:\n        !echo {n + 1} $n $A ${A} {n,n}\n    out = !echo a; echo b\n    return out, out.s\nf(2)", "(['a', 'b'], 'a b')", "3 2 b c b c {n,n}\n"},
+		{"%load_ext autoreload\n%autoreload 2\nwas = %pwd\n%cd /tmp\n%cd -\nwas", "'/'", "/tmp\n/\n"},
+		{"%%bash\nread -r word <<X\nit's\nX\necho $word {was}", "", "it's {was}\n"},
+		{"\n%%writefile /tmp/written\na\n\nb", "", "Writing /tmp/written\n"},
+		{"%%writefile -a /tmp/written\nc\n", "", "Appending to /tmp/written\n"},
+		{"!cat /tmp/written", "", "a\n\nb\nc\n"},
+		{"%%html\n<b>x</b>", "<IPython.core.display.HTML object>", ""},
+		{"get_ipython().run_line_magic('pwd', ''), get_ipython().system('echo from'), get_ipython().getoutput('echo there')", "('/', None, ['there'])", "from\n"},
+		{"# why?\ndef double(n):\n    'about double'\ndouble?\n?nonesuch", "", "Signature:   double(n)\nType:        function\nDocstring:   about double\nObject `nonesuch` not found.\n"},
 		{"!true\n\"\"\"\n!echo no\n%no\n\"\"\"", "'\\n!echo no\\n%no\\n'", ""},
 	} {
 		got := runs(t, sb, step.source)
 		if !got.Success() || got.text() != step.text || got.stdout != step.stdout {
 			t.Errorf("%q: %+v, error %+v", step.source, got, got.Error)
+		}
+	}
+	for source, want := range map[string]struct{ text, stdout string }{
+		"%time 1 + 1":    {"2", `CPU times: user .*, sys: .*, total: .*\nWall time: .*\n`},
+		"%time t = 3\nt": {"3", `CPU times: .*\nWall time: .*\n`},
+		"%%time\nimport asyncio\n!echo in\nawait asyncio.sleep(0.05, 4)": {"4", `in\nCPU times: .*\nWall time: \d+(\.\d+)? m?s\n`},
+		"%timeit -n 10 -r 3 x + 1":                                       {"", `.* ± .* per loop \(mean ± std\. dev\. of 3 runs, 10 loops each\)\n`},
+		"%%timeit -n1 -r1 k = [1]\nk.pop()\n":                            {"", `.* ± 0 ns per loop \(mean ± std\. dev\. of 1 run, 1 loop each\)\n`},
+	} {
+		got := runs(t, sb, source)
+		if whole := regexp.MustCompile("^" + want.stdout + "$"); !got.Success() || got.text() != want.text || !whole.MatchString(got.stdout) {
+			t.Errorf("%q: %+v, error %+v", source, got, got.Error)
+		}
+	}
+	// Errors have the lines of the block, and no others.
+	places := regexp.MustCompile(`(?m)^  File "(?:<run \d+>", line (\d+))?|^(\S*Error: .*)$`)
+	for source, want := range map[string]string{
+		"y = 1\n%time 1/0":                          "2 2 ZeroDivisionError: division by zero",
+		"\n%%time\ny = 1\n1/0":                      "2 4 ZeroDivisionError: division by zero",
+		"!echo \\\n  a\n# '\n1/0":                   "4 ZeroDivisionError: division by zero",
+		"%%bash\nexit 3":                            "1 subprocess.CalledProcessError: Command 'bash' returned non-zero exit status 3.",
+		"y = 1\nget_ipython().run_line_magic('no')": "2 UsageError: the magic %no is not supported: use plain Python",
+		"%env NO_SUCH":                              "1 UsageError: Environment does not have key: NO_SUCH",
+	} {
+		got := runs(t, sb, source)
+		var said []string
+		for _, m := range places.FindAllStringSubmatch(got.CodeResult.Error.Traceback, -1) {
+			said = append(said, m[1]+m[2])
+		}
+		if all := strings.Join(said, " "); !strings.HasPrefix(all, want) {
+			t.Errorf("%q: the error is %q, want %q", source, all, want)
 		}
 	}
 	if got := runs(t, sb, "import subprocess\nsubprocess.getoutput('echo $PIP_BREAK_SYSTEM_PACKAGES')"); got.text() != "'1'" {
@@ -502,13 +543,14 @@ func testCodeMagics(t *testing.T, e *env) {
 		t.Errorf("%%pip: %+v, error %+v", got, got.Error)
 	}
 	for source, in := range map[string]string{
-		"print('not')\n%timeit 1": "the magic %timeit is not supported: use !command",
-		"%%bash\nif true; then :": "the magic %%bash is not supported",
+		"print('not')\n%sql 1":    "the magic %sql is not supported: use plain Python, !command, or one of %autoreload %cd ",
+		"%%sql\nif true; then :":  "the magic %%sql is not supported: use plain Python, !command, or one of %%bash ",
+		"print('not')\nx = 5\n%b": "the magic %b is not supported",
 		"!echo not\n1 +":          "invalid syntax",
 		"(\n!echo not\n":          "",
 	} {
 		got := runs(t, sb, source)
-		if er := got.Error; er == nil || er.Name != "SyntaxError" || !strings.Contains(er.Value, in) || got.stdout != "" || strings.Contains(er.Traceback, "without_magics") {
+		if er := got.Error; er == nil || er.Name != "SyntaxError" || !strings.Contains(er.Value, in) || got.stdout != "" || strings.Contains(er.Traceback, "<magics>") {
 			t.Errorf("%q: %+v, error %+v", source, got, er)
 		}
 	}
@@ -534,7 +576,7 @@ func testCodeIPython(t *testing.T, e *env) {
 		{HTML: "raw"},
 		{Text: "'again'"},
 		{Text: "'updated'"},
-		{Main: true, Text: "(None, True, True)"},
+		{Main: true, Text: "(True, True, True)"},
 	}
 	got := runs(t, sb, forget+`
 open('/tmp/a.jpg', 'wb').write(b'\xff\xd8j'); open('/tmp/a.html', 'w').write('<i>')
@@ -547,7 +589,7 @@ clear_output(wait=True)
 display(HTML(filename=pathlib.Path('/tmp/a.html')))
 IPython.display.publish_display_data({'text/html': 'raw'})
 module.display('again', display_id=True).update('updated')
-get_ipython(), module.HTML is HTML, IPython.display is module`)
+get_ipython() is IPython.get_ipython(), module.HTML is HTML, IPython.display is module`)
 	if !got.Success() || got.stdout+got.stderr != "" {
 		t.Fatalf("%+v, error %+v", got.CodeResult, got.Error)
 	}

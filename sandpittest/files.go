@@ -551,6 +551,9 @@ func testOpenSpecial(t *testing.T, e *env) {
 			r.Close()
 		}
 		isPathError(t, err, sandpit.ErrInvalid)
+		if !strings.HasSuffix(sandpit.Hint(err), "run a command for devices, pipes and sockets, such as: head -c 1024 '"+path+"'") {
+			t.Errorf("the hint for %s is %q", path, sandpit.Hint(err))
+		}
 		for _, opt := range []sandpit.WriteOptions{{}, {Append: true}} {
 			_, err = sb.Files().Write(guarded(t), path, strings.NewReader("x"), opt)
 			if err == nil {
@@ -570,6 +573,8 @@ func testOpenSpecial(t *testing.T, e *env) {
 			if len(b) > 0 {
 				t.Errorf("%s gives %s", path, brief(b))
 			}
+		} else if errors.Is(err, fs.ErrPermission) && !strings.HasSuffix(sandpit.Hint(err), "run a command, such as: cat '"+path+"'") {
+			t.Errorf("the hint for %s is %q", path, sandpit.Hint(err))
 		}
 	}
 }

@@ -36,6 +36,7 @@ slirp4netns:slirp4netns
 pasta:passt
 vi:vim-tiny
 Rscript:r-base-core
+jshell:default-jdk-headless
 ruby:ruby
 php:php-cli
 lua:lua5.4

@@ -32,17 +32,27 @@ func (s *Sandbox) use(ctx context.Context, f func() error) error {
 
 // RunCode runs code, as Options.Policy allows. See sandpit.Coder.
 func (s *Sandbox) RunCode(ctx context.Context, code sandpit.Code) (sandpit.CodeResult, error) {
-	return s.runCode(ctx, code, s.engine.opts.Policy)
+	return s.runCode(ctx, code, s.engine.opts.Policy, nil)
+}
+
+// RunCounted runs code, as Options.Policy allows. See Box.
+func (s *Sandbox) RunCounted(ctx context.Context, code sandpit.Code, begins func(run int)) (sandpit.CodeResult, error) {
+	return s.runCode(ctx, code, s.engine.opts.Policy, begins)
 }
 
 // RunCode runs code. See sandpit.Coder.
 func (v view) RunCode(ctx context.Context, code sandpit.Code) (sandpit.CodeResult, error) {
-	return v.runCode(ctx, code, v.tenant.policy)
+	return v.runCode(ctx, code, v.tenant.policy, nil)
 }
 
-func (s *Sandbox) runCode(ctx context.Context, code sandpit.Code, p policy.Policy) (res sandpit.CodeResult, err error) {
+// RunCounted runs code. See Box.
+func (v view) RunCounted(ctx context.Context, code sandpit.Code, begins func(run int)) (sandpit.CodeResult, error) {
+	return v.runCode(ctx, code, v.tenant.policy, begins)
+}
+
+func (s *Sandbox) runCode(ctx context.Context, code sandpit.Code, p policy.Policy, begins func(run int)) (res sandpit.CodeResult, err error) {
 	err = s.use(ctx, func() error {
-		res, err = s.coder().Run(ctx, code, p.AllowContexts)
+		res, err = s.coder().Run(ctx, code, p.AllowContexts, begins)
 		return err
 	})
 	return res, err

@@ -197,6 +197,10 @@ type Box interface {
 	// a sandbox that ends with its engine and has no record.
 	Made() (Made, error)
 
+	// RunCounted is RunCode. begins is called before anything that comes of the run, with the number that CodeResult.Run will have,
+	// unless that is not known then: the language has no contexts, or an earlier version has started the interpreter.
+	RunCounted(ctx context.Context, code sandpit.Code, begins func(run int)) (sandpit.CodeResult, error)
+
 	// RootFiles returns the files of the sandbox with the rights of root if the sandbox was made with Spec.RootInside,
 	// and else with those of owner. What is created, or replaced by Write, belongs to owner, in the form of Spec.User, and relative
 	// paths begin where those of owner begin. Without an owner, files belong to the user whose rights are used: root, or the sandbox's own.

@@ -3,6 +3,7 @@ package gate
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -17,7 +18,7 @@ import (
 // client sends nothing for Limits.Stall, or if the body is not complete within the given
 // time (0: no limit). If the call is broken off, it fails with the reason.
 func (c *Call) Body(limit int64, within time.Duration) io.ReadCloser {
-	b := &body{c: c, left: limit, bounded: limit >= 0, stall: c.gate.opts.Limits.Stall}
+	b := &body{c: c, left: limit, limit: limit, bounded: limit >= 0, stall: c.gate.opts.Limits.Stall}
 	if within > 0 {
 		b.until = time.Now().Add(within)
 	}
@@ -60,6 +61,7 @@ type body struct {
 	c       *Call
 	stall   time.Duration
 	left    int64
+	limit   int64 // for errors
 	bounded bool
 	until   time.Time
 	closed  atomic.Bool
@@ -83,7 +85,7 @@ func (b *body) Read(p []byte) (int, error) {
 	b.left -= int64(n)
 	switch {
 	case b.bounded && b.left < 0:
-		return 0, &Refusal{Code: errcode.TooLarge, Message: "the body is too large", Hint: "send less at once"}
+		return 0, &Refusal{Code: errcode.TooLarge, Message: fmt.Sprintf("the body has more than %d bytes", b.limit), Hint: "send less at once"}
 	case err == io.EOF:
 		b.c.ended.Store(true)
 		b.c.readUntil(time.Time{})

@@ -35,7 +35,7 @@ func bashStart(s setup) (string, error) {
 
 // bashGreeting returns the line that has a bash greet with a mark.
 func bashGreeting(nonce string) string {
-	return fmt.Sprintf("PROMPT_COMMAND=; \\builtin printf '\\036%s\\037%%s\\036' \"$__sandpit_greeting\" >&198"+bashOrEnd+"\n", nonce)
+	return fmt.Sprintf("PROMPT_COMMAND=; \\builtin printf '\\036%s\\037{\"runs\":%%d,%%s\\036' \"$__sandpit_run\" \"${__sandpit_greeting#?}\" >&198"+bashOrEnd+"\n", nonce)
 }
 
 // bashRun returns the line that has a bash run code. The end is that of the line, or PROMPT_COMMAND after

@@ -28,7 +28,8 @@ type message struct {
 	// Hello is 1: the version of the channel. The program repeats how it was started.
 	Hello int             `json:"hello"`
 	Dir   string          `json:"dir"`
-	Env   json.RawMessage `json:"env"` // a list of strings
+	Env   json.RawMessage `json:"env"`  // a list of strings
+	Runs  *int            `json:"runs"` // how many there were; nil in programs of earlier versions
 
 	Output    *output `json:"output"`
 	After     int     `json:"after"`     // the number of its place in standard output; 0: that has none

@@ -16,7 +16,7 @@ import (
 // Whatever comes on a channel is read within the bounds, and all memory that was charged is returned.
 func FuzzChannel(f *testing.F) {
 	for _, seed := range []string{
-		`{"hello":1,"dir":"/tmp","env":["A=b"],"count":3}` + "\n" + `{"output":{"main":true,"text":"1","png":"AAAA","json":{"a":[1]},"extra":{"a/b":"c"}}}` + "\n" + `{"done":"n","count":1,"marked":3,"error":{"name":"E","value":"v","traceback":"t"}}` + "\n",
+		`{"hello":1,"dir":"/tmp","env":["A=b"],"runs":3}` + "\n" + `{"output":{"main":true,"text":"1","png":"AAAA","json":{"a":[1]},"extra":{"a/b":"c"}}}` + "\n" + `{"done":"n","count":1,"marked":3,"error":{"name":"E","value":"v","traceback":"t"}}` + "\n",
 		`{"output":{"extra":{"a":"b","a":1}}}` + "\n" + `{"output":{"extra":[[[[`, "\x00\n", "[]\n", "{}", strings.Repeat(`{"output":`, 100) + "\n",
 	} {
 		f.Add([]byte(seed))

@@ -1,5 +1,5 @@
 // Package interpreter runs code with state in a sandbox. A context is a background process of the
-// sandbox: a stock interpreter that is given a program of ours (kernel.py with charts.py and ipython.py, kernel.js, kernel.R) on its standard input,
+// sandbox: a stock interpreter that is given a program of ours (kernel.py with charts.py, ipython.py and magics.py, kernel.js, kernel.R) on its standard input,
 // which then ends. So nothing is installed in the sandbox, and code that reads its input gets EOF.
 //
 // Two ways lead out of it. Output is that of the process: whatever the code, its threads and its

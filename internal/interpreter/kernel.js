@@ -22,13 +22,14 @@
     const { parentPort, workerData: { setup, shared } } = require('worker_threads');
     const { Session } = require('inspector');
     let conn = null, next = null, running = null; // the nonce of the run
+    let runs = 0; // that have ended
 
     // A new connection replaces the one before, when no run is in progress.
     function adopt(c) {
       if (conn) conn.destroy();
       conn = c;
       next = null;
-      c.write(JSON.stringify({ hello: 1, dir: setup.dir, env: setup.env }) + '\n');
+      c.write(JSON.stringify({ hello: 1, dir: setup.dir, env: setup.env, runs }) + '\n');
       let parts = [];
       c.setEncoding('utf8').on('data', (part) => {
         const lines = part.split('\n');
@@ -83,6 +84,7 @@
       else written(); // the server has gone: another one connects
       if (!done) return;
       running = null;
+      runs++;
       if (next) adopt(next);
     });
     require('net').createServer((c) => {

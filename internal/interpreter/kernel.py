@@ -21,7 +21,7 @@ def kernel(setup):
     features = 0
     for feature in __future__.all_feature_names:
         features |= getattr(__future__, feature).compiler_flag
-    state = {"conn": None, "running": False, "flags": 0, "loop": None, "rest": b"", "figures": False, "interrupted": False, "nonce": None, "values": 0}
+    state = {"conn": None, "running": False, "flags": 0, "loop": None, "rest": b"", "figures": False, "interrupted": False, "nonce": None, "values": 0, "shell": None}
 
     def send(message):
         """Sends a line. If that is too long, or can't be JSON, it returns False."""
@@ -236,10 +236,13 @@ def kernel(setup):
             if name in vars(module):
                 setattr(module, name, ours[name])
 
+    def patch_shell(module):
+        module.get_ipython = shell
+
     class StandIn:
         """Finds modules of IPython that nothing else finds."""
 
-        modules = ("IPython", "IPython.display", "IPython.core", "IPython.core.display")
+        modules = ("IPython", "IPython.display", "IPython.core", "IPython.core.display", "IPython.core.getipython", "IPython.core.pylabtools")
         names = {}
 
         def find_spec(self, name, path=None, target=None):
@@ -254,15 +257,17 @@ def kernel(setup):
                 self.names = self.names or ipython_names()
                 module.__dict__.update(self.names)
             elif module.__name__ == "IPython":
-                module.get_ipython = lambda: None
+                module.get_ipython, module.version_info = shell, (8, 24, 0)  # at which matplotlib looks
                 __import__("IPython.display")
+            elif module.__name__.endswith("pylabtools"):
+                module.backend2gui = {}
 
     class Hook:
         """Changes modules when they are imported."""
 
         patches = {
             "asyncio": patch_asyncio, "matplotlib.pyplot": patch_pyplot,
-            "IPython.core.display": patch_display, "IPython.core.display_functions": patch_display,
+            "IPython.core.display": patch_display, "IPython.core.display_functions": patch_display, "IPython.core.getipython": patch_shell,
         }
 
         def find_spec(self, name, path=None, target=None):
@@ -312,46 +317,17 @@ def kernel(setup):
         except Exception:
             pass  # the code has changed them
 
-    # Lines of notebooks that begin with ! or %.
+    # Magics of notebooks.
 
-    def magic(kind, rest):
-        """Carries such a line out."""
-        if kind in ("!", "pip"):
-            import shlex, subprocess
-            sys.stdout.flush()
-            prefix = shlex.quote(sys.executable) + " -m pip " if kind == "pip" else ""
-            namespace["_exit_code"] = subprocess.call(["sh", "-c", prefix + rest])
-            find_packages()
-        elif kind == "cd":
-            os.chdir(os.path.expanduser(rest or "~"))
-            print(os.getcwd())
-        elif kind == "env":
-            name, equals, value = rest.partition("=" if "=" in rest else " ")
-            if not equals:
-                return os.environ[name] if name else dict(os.environ)
-            os.environ[name.strip()] = value.strip()
+    def shell():
+        """Returns what get_ipython returns."""
+        if state["shell"] is None:
+            scope = {}
+            exec(compile(setup["magics"], "<magics>", "exec"), scope)  # only now: it takes milliseconds
+            state["shell"] = builtins.__sandpit_ipython__ = scope["ipython_shell"](namespace, perform, find_packages, ipython_names)
+        return state["shell"]
 
-    builtins.__sandpit_magic__ = magic
-
-    def without_magics(source, name):
-        """Replaces these lines by calls. What is in a string or in brackets stays: the code before it is not complete."""
-        lines, start = source.split("\n"), 0
-        for at in [i for i, line in enumerate(lines) if line.startswith(("!", "%"))][:1000]:
-            try:
-                compile("\n".join(lines[start:at]), name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST, dont_inherit=True)
-            except (SyntaxError, ValueError):
-                continue
-            kind, rest = "!", lines[at][1:]
-            if lines[at].startswith("%"):
-                kind, _, rest = lines[at][1:].strip().partition(" ")
-                if kind not in ("pip", "cd", "env", "matplotlib"):
-                    raise SyntaxError("the magic %%%s is not supported: use !command, %%pip, %%cd, %%env or plain Python" % kind, (name, at + 1, 1, lines[at]))
-            start = at + 1
-            while rest.endswith("\\") and start < len(lines):  # it goes on in the next line
-                rest, lines[start] = rest + "\n" + lines[start], ""
-                start += 1
-            lines[at] = "__sandpit_magic__(%s, %s)" % (ascii(kind), ascii(rest.strip()))
-        return "\n".join(lines)
+    builtins.get_ipython = shell
 
     # Runs.
 
@@ -377,43 +353,47 @@ def kernel(setup):
                 pass
             raise
 
-    def evaluate(tree, name, mode):
+    def evaluate(tree, name, mode, scope):
         flags = state["flags"] | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         code = compile(tree, name, mode, flags, dont_inherit=True)
         state["flags"] |= code.co_flags & features
-        value = eval(code, namespace)
+        value = eval(code, namespace, scope)
         return finish(value) if code.co_flags & 0x80 else value  # CO_COROUTINE
+
+    def perform(source, name, scope=None):
+        """Executes code, and returns the value of its last expression, and whether it is to be displayed."""
+        flags = state["flags"] | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST
+        try:
+            tree = compile(source, name, "exec", flags, dont_inherit=True)
+        except SyntaxError:
+            if not any(mark in source for mark in "!%?"):
+                raise
+            tree = None
+        if tree is None:
+            source = shell().python(source, name)
+            tree = compile(source, name, "exec", flags, dont_inherit=True)
+        last = None
+        if tree.body and isinstance(tree.body[-1], ast.Expr):
+            last = tree.body.pop()
+        if tree.body:
+            evaluate(tree, name, "exec", scope)
+        if last is None:
+            return None, False
+        lines = io.StringIO(source, newline=None).readlines()
+        value = evaluate(ast.Expression(last.value), name, "eval", scope)
+        end = lines[last.end_lineno - 1].encode()[last.end_col_offset:].lstrip() if last.end_lineno else b""
+        return value, not end.startswith(b";")  # as notebooks have it
 
     def execute(source, name):
         first = next(filter(str.strip, source.split("\n")), "")
         indent = first[:len(first) - len(first.lstrip(" \t"))]
         if indent:  # of the whole block: it is removed, as notebooks have it
             source = ("\n" + source).replace("\n" + indent, "\n")[1:]
-        lines = io.StringIO(source, newline=None).readlines()
-        linecache.cache[name] = (len(source), None, lines, name)
-        flags = state["flags"] | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST
-        try:
-            tree = compile(source, name, "exec", flags, dont_inherit=True)
-        except SyntaxError:
-            if not any(line.startswith(("!", "%")) for line in lines):
-                raise
-            tree = None
-        if tree is None:
-            source = without_magics(source, name)
-            lines = io.StringIO(source, newline=None).readlines()
-            tree = compile(source, name, "exec", flags, dont_inherit=True)
-        last = None
-        if tree.body and isinstance(tree.body[-1], ast.Expr):
-            last = tree.body.pop()
-        if tree.body:
-            evaluate(tree, name, "exec")
-        if last is None:
-            return
-        value = evaluate(ast.Expression(last.value), name, "eval")
-        end = lines[last.end_lineno - 1].encode()[last.end_col_offset:].lstrip() if last.end_lineno else b""
+        linecache.cache[name] = (len(source), None, io.StringIO(source, newline=None).readlines(), name)
+        value, shown = perform(source, name)
         if value is not None:
             builtins._ = value
-            if not end.startswith(b";"):  # as notebooks have it
+            if shown:
                 display(value, main=True)
 
     def clipped(text, most):
@@ -442,6 +422,12 @@ def kernel(setup):
         trace = error.__traceback__
         while trace is not None and not trace.tb_frame.f_code.co_filename.startswith("<run "):
             trace = trace.tb_next
+        user = trace
+        while user is not None and user.tb_next is not None:
+            if user.tb_next.tb_frame.f_code.co_filename in (kernel.__code__.co_filename, "<magics>"):
+                user.tb_next = user.tb_next.tb_next
+            else:
+                user = user.tb_next
         try:
             value = str(error)
         except Exception:
@@ -558,7 +544,7 @@ def kernel(setup):
                     state["conn"].close()
                 state["conn"], state["rest"] = listener.accept()[0], b""
                 state["interrupted"] = False  # that was about an earlier run
-                send({"hello": 1, "dir": setup["dir"], "env": setup["env"], "count": count})
+                send({"hello": 1, "dir": setup["dir"], "env": setup["env"], "runs": count})
             elif state["conn"] in ready:
                 try:
                     part = state["conn"].recv(1 << 16)

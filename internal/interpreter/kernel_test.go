@@ -207,13 +207,41 @@ func TestOnceOfFile(t *testing.T) {
 		o, _ := onceOf("java")
 		cmd := exec.Command(o.argv[0], o.argv[1:]...)
 		cmd.Env = []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "TMPDIR=" + tmp}
-		cmd.Stdin = strings.NewReader("class A {}")
+		const class = "class A { static void main(String[] args) {} }"
+		cmd.Stdin = strings.NewReader(class)
 		out, err := cmd.Output()
-		if string(out) != "class A {}" || fmt.Sprint(err) != want {
+		if string(out) != class || fmt.Sprint(err) != want {
 			t.Errorf("%s: %q, %v, want %s", name, out, err, want)
 		}
 		if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
 			t.Errorf("%s: %v is left, %v", name, left, err)
+		}
+	}
+}
+
+// Java code without a method main is run where there is jshell, with the lines of the code in errors. It fails if an exception or an
+// error ends it.
+func TestLooseJava(t *testing.T) {
+	testkit.NeedProgram(t, "jshell")
+	testkit.NeedFull(t, "each run of Java takes seconds")
+	o, _ := onceOf("java")
+	for code, want := range map[string]struct{ out, err, end string }{
+		"System.out.println(1+1);": {"2\n", "", "<nil>"},
+		"import java.time.*;\nint f(int x) {\n\treturn 10 / x;\n}\nclass A { int g() { return f(0); } }\n\nSystem.out.println(List.of(f(2)));\nnew A().g();\nSystem.out.println(\"no\");": {
+			"[5]\n", "Exception in thread \"main\" java.lang.ArithmeticException: / by zero\n\tat line 3\n\tat line 5\n\tat line 8\n", "exit status 1",
+		},
+		"System.out.print(1);\n// comment\nundefined(3);": {"1", "line 3: error: cannot find symbol\n  symbol:   method undefined(int)\n  location: class \n", "exit status 1"},
+		"int y =":                        {"", "line 1: error: reached end of file while parsing\n", "exit status 1"},
+		"System.exit(System.in.read());": {"", "", "exit status 255"}, // at the end of its input
+		"class A {\n\tpublic static void main(String[] a) { System.exit(4); }\n}": {"", "", "exit status 4"},
+	} {
+		cmd := exec.Command(o.argv[0], o.argv[1:]...)
+		cmd.Env = append(os.Environ(), "TMPDIR="+t.TempDir())
+		cmd.Stdin = strings.NewReader(code)
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		if out, err := cmd.Output(); string(out) != want.out || stderr.String() != want.err || fmt.Sprint(err) != want.end {
+			t.Errorf("%s: %q, %q, %v, want %q", code, out, &stderr, err, want)
 		}
 	}
 }

@@ -21,6 +21,9 @@ var chartsProgram string
 //go:embed ipython.py
 var ipythonProgram string
 
+//go:embed magics.py
+var magicsProgram string
+
 //go:embed kernel.js
 var nodeProgram string
 
@@ -109,6 +112,7 @@ type setup struct {
 	Modules  []string `json:"modules,omitempty"` // to be imported before it listens
 	Zygote   bool     `json:"zygote,omitempty"`  // it runs no code, but forks contexts
 	IPython  string   `json:"ipython,omitempty"` // of Python: the program that stands in for that package
+	Magics   string   `json:"magics,omitempty"`  // of Python: the program of magics
 }
 
 // absent says that a sandbox lacks the interpreter.
@@ -144,7 +148,7 @@ func (l language) source(s setup) (string, error) {
 		return l.lines.start(s)
 	}
 	if l.name == sandpit.Python {
-		s.IPython = ipythonProgram
+		s.IPython, s.Magics = ipythonProgram, magicsProgram
 	}
 	told, err := json.Marshal(s)
 	if err != nil {

@@ -37,7 +37,7 @@ func (r *run) talkLines(ctx context.Context) error {
 	<-all // so that nothing writes the text
 	var hello message
 	if json.Unmarshal(greeting.text, &hello) == nil {
-		r.c.learn(&hello)
+		r.greeted(&hello)
 	}
 	begin := random()
 	if err := r.open(begin, true); err != nil {

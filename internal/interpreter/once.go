@@ -2,12 +2,16 @@ package interpreter
 
 import (
 	"context"
+	_ "embed" // the program
 	"errors"
 	"io"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 )
+
+//go:embed loose.java
+var looseProgram string
 
 // once is a language without contexts: each run is a process of its own, which reads its program from
 // standard input, and then the end of that.
@@ -31,7 +35,14 @@ func onces() []once {
 		// what it compiles.
 		onceOfFile("go", "go", "PATH=$PATH:/usr/local/go/bin\n", "main.go", `[ -n "$GOCACHE$XDG_CACHE_HOME" ] || [ -w "${HOME:-/-}" ] || export GOCACHE=/tmp/.cache/go-build
 go build -o "$d/main" "$d/main.go" && "$d/main" </dev/null`),
-		onceOfFile("java", "java", "", "Main.java", `java "$d/Main.java" </dev/null`),
+		// 'java' wants a class with a method main. Other code is read as jshell reads it, which itself hides failures.
+		onceOfFile("java", "java", "", "Main.java", `case $(cat "$d/Main.java") in
+*"void main("*|*"void main ("*) loose= ;;
+*) loose=$(command -v jshell) ;;
+esac
+[ -z "$loose" ] || cat >"$d/Loose.java" <<'END'
+`+looseProgram+`END
+java ${loose:+"$d/Loose.java"} "$d/Main.java" </dev/null`),
 	}
 }
 

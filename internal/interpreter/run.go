@@ -25,8 +25,9 @@ func checkEnv(env []string) error {
 	return nil
 }
 
-// Run runs code. See sandpit.Coder.
-func (m *Manager) Run(ctx context.Context, code sandpit.Code, allow Allow) (sandpit.CodeResult, error) {
+// Run runs code. See sandpit.Coder. begins, unless nil, is called before anything that comes of the run with the number that the
+// result will have, unless that is not known then: there is no context, or its interpreter is of an earlier version.
+func (m *Manager) Run(ctx context.Context, code sandpit.Code, allow Allow, begins func(run int)) (sandpit.CodeResult, error) {
 	switch {
 	case len(code.Source) > sandpit.MaxCode:
 		return sandpit.CodeResult{}, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "the code is longer than %d MiB", sandpit.MaxCode>>20), "put data into files of the sandbox")
@@ -56,7 +57,7 @@ func (m *Manager) Run(ctx context.Context, code sandpit.Code, allow Allow) (sand
 	if err != nil {
 		return sandpit.CodeResult{}, err
 	}
-	r := &run{c: c, is: is, code: code, nonce: random(), moved: make(chan struct{}, 1), order: newOrder()}
+	r := &run{c: c, is: is, code: code, begins: begins, nonce: random(), moved: make(chan struct{}, 1), order: newOrder()}
 	return r.do(ctx)
 }
 
@@ -66,6 +67,8 @@ type run struct {
 	is    *instance
 	code  sandpit.Code
 	nonce string
+
+	begins func(run int) // or nil
 
 	moved    chan struct{} // output came
 	order    *order        // of the values among that
@@ -324,6 +327,14 @@ func (r *run) end(cancel func()) {
 	}
 }
 
+// greeted takes a greeting.
+func (r *run) greeted(hello *message) {
+	r.c.learn(hello)
+	if r.begins != nil && hello.Runs != nil && !r.silenced.Load() {
+		r.begins(max(0, *hello.Runs) + 1)
+	}
+}
+
 // talk has the code run, over a channel of its own, until that is done or breaks.
 func (r *run) talk(ctx context.Context) error {
 	conn, err := r.c.m.place.DialUnix(ctx, r.is.socket)
@@ -342,7 +353,7 @@ func (r *run) talk(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.c.learn(&hello)
+	r.greeted(&hello)
 	release()
 	begin := random()
 	if err := r.open(begin, false); err != nil {

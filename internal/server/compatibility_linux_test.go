@@ -49,6 +49,38 @@ var byDomain = map[string][]string{
 	"e2b-code-interpreter (":  {"2.8.1", "2.4.1", "2.3.0"},
 }
 
+// clientNotes say what clients that do not run as they are published were given, by their names. The versions come from
+// package-lock.json: the package's own, that of the SDK which is used, and what the package asks for.
+var clientNotes = map[string]string{
+	"microsandbox-mcp": `Version %[1]s does not run as npm installs it: it asks for the SDK ` + "`microsandbox`" + ` %[3]s, which npm did not have when this was
+tested. Its modules are run as published, with the SDK %[2]s and [a module](../tools/clients/microsandbox-mcp/sdk.mjs) that adds the two functions about a
+local runtime which that SDK lacks; ` + "`runtime_check` and `runtime_install`" + `, which use them, are not called. [server.md](server.md#clients-of-microsandbox) says how.
+`,
+}
+
+// noteOf returns the note about a client, or "".
+func noteOf(client string) string {
+	form, ok := clientNotes[client]
+	if !ok {
+		return ""
+	}
+	var lock struct {
+		Packages map[string]struct {
+			Version      string
+			Dependencies map[string]string
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(recipes, client, "package-lock.json"))
+	if err == nil {
+		err = json.Unmarshal(text, &lock)
+	}
+	if err != nil {
+		panic(err)
+	}
+	own := lock.Packages["node_modules/"+client]
+	return "\n" + fmt.Sprintf(form, own.Version, lock.Packages["node_modules/microsandbox"].Version, own.Dependencies["microsandbox"])
+}
+
 // heads returns the heads of the columns of versions of a client.
 func heads(client string, versions []string) (out []string) {
 	for _, version := range versions {
@@ -198,7 +230,7 @@ func (c compatibility) String() string {
 				methods[method] = true
 			}
 		}
-		fmt.Fprintf(&b, "\n## %s\n\n| method | %s |\n|--%s|\n", client, strings.Join(heads(client, versions), " | "), strings.Repeat("|--", len(versions)))
+		fmt.Fprintf(&b, "\n## %s\n%s\n| method | %s |\n|--%s|\n", client, noteOf(client), strings.Join(heads(client, versions), " | "), strings.Repeat("|--", len(versions)))
 		for _, method := range slices.Sorted(maps.Keys(methods)) {
 			fmt.Fprintf(&b, "| `%s` |", method)
 			for _, version := range versions {

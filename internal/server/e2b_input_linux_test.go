@@ -109,7 +109,7 @@ func TestE2BInputStreams(t *testing.T) {
 		startOf("cat") + startOf("cat"):          "has named its process",
 		startOf("cat") + "\x00":                  "within an envelope",
 		startOf("cat") + "\x00\x00\x00\x00\x09{": "within an envelope",
-		startOf("cat") + "\x00\x00\xff\xff\xff{": "too large",
+		startOf("cat") + "\x00\x7f\xff\xff\xff{": "more than 67108864 bytes (send the input in parts)",
 		startOf("cat") + envelope(2, "{}"):       "compressed",
 		startOf("cat") + envelope(0, "[1"):       "not valid",
 	} {
@@ -231,5 +231,32 @@ func TestE2BTags(t *testing.T) {
 	}
 	if got := <-p.open("Start", strings.NewReader(envelope(0, `{"process":{"cmd":"true"},"tag":"a\n"}`))); !strings.Contains(got, "invalid_argument") {
 		t.Errorf("a tag that is not printable: %q", got)
+	}
+}
+
+// Input of several MiB is taken in one message, as E2B takes it. The refusal of a message that is too large for the server's memory
+// says how large it may be.
+func TestE2BLargeInput(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withE2B()
+	p := s.e2bProcesses(t, url, key)
+	ended := p.run("count", "wc", "-c")
+	data := make([]byte, 5<<20)
+	const which = `{"process":{"tag":"count"}`
+	input := func(kind, text string) string { return which + `,"input":{"` + kind + `":"` + text + `"}}` }
+	if status, answer := p.unary("SendInput", input("stdin", base64.StdEncoding.EncodeToString(data))); status != 200 {
+		t.Errorf("a message: %d %s", status, answer)
+	}
+	if got := <-p.open("StreamInput", strings.NewReader(startOf("count")+dataOf("stdin", data)+dataOf("stdin", data))); !strings.Contains(got, "{}") || strings.Contains(got, "error") {
+		t.Errorf("a stream: %q", got)
+	}
+	if status, answer := p.unary("SendInput", input("stdin", strings.Repeat("A", 64<<20))); status != 413 || !strings.Contains(answer, "more than 67108864 bytes (send less at once)") {
+		t.Errorf("a message that is too large: %d %s", status, answer)
+	}
+	if status, answer := p.unary("CloseStdin", which+"}"); status != 200 {
+		t.Errorf("closing: %d %s", status, answer)
+	}
+	if got, want := <-ended, base64.StdEncoding.EncodeToString(fmt.Appendln(nil, 3*len(data))); !strings.Contains(got, want) {
+		t.Errorf("the program: %q, want %s", got, want)
 	}
 }

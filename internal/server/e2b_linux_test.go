@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
@@ -10,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	neturl "net/url"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -138,6 +140,14 @@ func TestE2BBadInput(t *testing.T) {
 		t.Errorf("the metrics lack the ignored field:\n%s", page)
 	}
 
+	for _, limit := range []string{"0", "-1", "101", "x", "1.5", ""} { // as E2B
+		status, text := 400, `from 1 to 100 (ask for further pages with nextToken)`
+		if limit == "" {
+			status, text = 200, made.SandboxID
+		}
+		call(status, text, "GET", "/v2/sandboxes?limit="+limit, "", "X-API-KEY", key)
+	}
+	call(200, made.SandboxID, "GET", "/v2/sandboxes?limit=100", "", "X-API-KEY", key)
 	call(401, `{"code":401,"message":"the request has no key`, "GET", one, "")
 	call(401, `{"code":401,`, "GET", one, "", "X-API-KEY", "e2b_00")
 	call(401, `{"code":401,`, "GET", one, "", "X-API-KEY", token)
@@ -554,6 +564,36 @@ func TestE2BLargeValues(t *testing.T) {
 	got = run("class P:\n def _repr_png_(self): return b'x' * (8 << 20)\nP()")
 	if !strings.Contains(got, `{"type":"stderr","text":"sandpit: output or values of this run were left out`) {
 		t.Errorf("the answer is %.1000q", got)
+	}
+}
+
+// The number of a run comes before anything else of it, once, as at E2B. That of code without a context is 0.
+func TestE2BNumbersOfRuns(t *testing.T) {
+	testkit.NeedProgram(t, "python3") // and so in the host image
+	s := newServed(t)
+	url, key := s.withE2B()
+	box := s.newE2BSandbox(t, url, key, "")
+	for language, code := range map[string]string{"python": "print(1)\n2", "javascript": "console.log(1); 2", "bash": "echo 1", "r": "cat('1\\n')\n2", "perl": "print 1"} {
+		program := map[string]string{"python": "python3", "javascript": "node", "r": "Rscript"}[language]
+		if _, err := exec.LookPath(cmp.Or(program, language)); err != nil { // and so the host image lacks it
+			continue
+		}
+		for run := 1; run <= 3; run++ {
+			body, _ := json.Marshal(map[string]string{"code": code, "language": language})
+			got := s.e2bCall(t, 200, `"text":"1`, "POST", url+"/execute", string(body), "E2b-Sandbox-Id", box.SandboxID, "X-API-KEY", key)
+			first, _, _ := strings.Cut(got, "\n")
+			if language == "perl" {
+				if !strings.Contains(got, `{"execution_count":0,"type":"number_of_executions"}`+"\n"+`{"type":"end_of_execution"}`) {
+					t.Errorf("a run of %s: %s", language, got)
+				}
+			} else if want := fmt.Sprintf(`{"execution_count":%d,"type":"number_of_executions"}`, run); first != want || strings.Count(got, "number_of_executions") != 1 {
+				t.Errorf("run %d of %s: %s", run, language, got)
+			}
+		}
+	}
+	// One that prints and shows nothing has its number, too.
+	if got := s.e2bCall(t, 200, `{"execution_count":4,"type":"number_of_executions"}`+"\n"+`{"type":"end_of_execution"}`, "POST", url+"/execute", `{"code":"x = 1"}`, "E2b-Sandbox-Id", box.SandboxID, "X-API-KEY", key); strings.Count(got, "\n") != 2 {
+		t.Errorf("a silent run: %s", got)
 	}
 }
 

@@ -59,6 +59,7 @@ type lines struct {
 	c     *call
 	mu    sync.Mutex
 	began bool  // guarded by mu
+	first any   // the line that precedes the next one, or nil; guarded by mu
 	err   error // of a client that has gone; guarded by mu
 }
 
@@ -72,6 +73,12 @@ func (l *lines) send(v any) error {
 	}
 	encoder := json.NewEncoder(l.c.W)
 	encoder.SetEscapeHTML(false) // a value must not become longer: see interpreter.costOf
+	if l.first != nil {
+		if l.err = encoder.Encode(l.first); l.err != nil {
+			return l.err
+		}
+		l.first = nil
+	}
 	if l.err = encoder.Encode(v); l.err == nil {
 		l.err = l.c.W.FlushError()
 	}
@@ -218,7 +225,13 @@ func runCode(c *call) error {
 	defer l.end()
 	defer timer.Stop()
 	stdout, stderr := &text{l: l, kind: "stdout"}, &text{l: l, kind: "stderr"}
-	res, err := sb.RunCode(c.Ctx, sandpit.Code{
+	counted := false // the number of the run was told
+	count := func(run int) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.first, counted = map[string]any{"type": "number_of_executions", "execution_count": run}, true
+	}
+	res, err := sb.RunCounted(c.Ctx, sandpit.Code{
 		Source: in.Code, Context: in.Context, Language: in.Language, Env: withOwn(sb, in.Env),
 		Stdout: stdout, Stderr: stderr,
 		Output: func(o sandpit.CodeOutput) {
@@ -227,7 +240,7 @@ func runCode(c *call) error {
 				PNG: o.PNG, JPEG: o.JPEG, PDF: o.PDF, JSON: o.JSON, Data: o.Data, Chart: o.Chart, Extra: o.Extra,
 			})
 		},
-	})
+	}, count)
 	if err != nil || res.InterpreterEnd != "" {
 		if gone := c.ending(); gone != nil {
 			if timer.Stop(); !l.hasBegun() {
@@ -267,7 +280,9 @@ func runCode(c *call) error {
 	case res.ExitCode != 0: // of a bash, whose kernel at E2B gives it no name
 		_ = l.send(codeError{Type: "error", Value: strconv.Itoa(res.ExitCode)})
 	}
-	_ = l.send(map[string]any{"type": "number_of_executions", "execution_count": res.Run})
+	if !counted {
+		count(res.Run)
+	}
 	_ = l.send(map[string]any{"type": "end_of_execution"})
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -25,9 +26,10 @@ import (
 
 // Bounds of messages, in bytes.
 const (
-	maxMessage = 4 << 20 // that a client sends
-	headSize   = 5       // of an envelope
-	flagEnd    = 2       // of the envelope that ends a stream
+	maxMessage = 4 << 20  // that a client sends
+	maxInput   = 64 << 20 // of one with input for a process, in base64: E2B has no bound, and memory does
+	headSize   = 5        // of an envelope
+	flagEnd    = 2        // of the envelope that ends a stream
 )
 
 // typeStream is the media type of streams.
@@ -152,13 +154,15 @@ func nextEnvelope(buf *bytes.Buffer, between, within io.Reader, read func(*bytes
 		return errCut()
 	case err != nil:
 		return err
-	case size > maxMessage:
-		return &gate.Refusal{Code: errcode.TooLarge, Message: "the message is too large", Hint: "send it in parts"}
+	case size > maxInput:
+		return &gate.Refusal{Code: errcode.TooLarge, Message: fmt.Sprintf("the message has more than %d bytes", maxInput), Hint: "send the input in parts"}
 	}
 	if err := checkFlags(head[0]); err != nil {
 		return err
 	}
-	buf.Reset()
+	if buf.Reset(); buf.Cap() > maxMessage { // which the call no longer holds
+		*buf = bytes.Buffer{}
+	}
 	if err := read(buf, io.LimitReader(within, size)); err != nil {
 		return err
 	}
@@ -184,8 +188,11 @@ func unary[In any, P interface {
 	request
 }](f func(*call, P) (any, error)) func(*call) error {
 	return func(c *call) error {
-		in := P(new(In))
-		if err := c.readJSON(in); err != nil {
+		in, limit := P(new(In)), int64(maxMessage)
+		if _, input := any(in).(*inputRequest); input {
+			limit = maxInput
+		}
+		if err := dialect.ReadJSON(c.Call, in, limit); err != nil {
 			return c.Untouched(err)
 		}
 		if err := c.Intend(in.about()); err != nil {

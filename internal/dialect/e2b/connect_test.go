@@ -50,7 +50,7 @@ func FuzzEnvelopes(f *testing.F) {
 				}
 				return
 			}
-			if buf.Len() > maxMessage {
+			if buf.Len() > maxInput {
 				t.Fatalf("a message has %d bytes", buf.Len())
 			}
 			again = append(again, envelope(0, buf.Bytes())...)

@@ -347,6 +347,11 @@ func sendInput(c *call, in *inputRequest) (any, error) {
 
 // write writes to the standard input of a process. leave ends a write that waits.
 func (c *call) write(ctx context.Context, p sandpit.Process, leave func(), in processInput) error {
+	size := int64(len(in.Stdin) + len(in.Pty)) // beside the message that they were in
+	if err := c.HoldMore(gate.InMemory, size); err != nil {
+		return err
+	}
+	defer func() { _ = c.HoldMore(gate.InMemory, -size) }()
 	ctx, cancel := context.WithTimeout(ctx, c.api.Gate.Limits().Tunnel)
 	defer cancel()
 	defer context.AfterFunc(ctx, leave)()

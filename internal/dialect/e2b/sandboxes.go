@@ -399,12 +399,19 @@ func (c *call) live() (engine.Box, sandpit.Info, error) {
 	return sb, i, err
 }
 
+// maxListed is the largest page of a list, as E2B has it.
+const maxListed = 100
+
 // listSandboxes lists the sandboxes of the namespace, a page at a time.
 func listSandboxes(c *call) error {
 	q := c.R.URL.Query()
 	list := sandpit.ListQuery{After: q.Get("nextToken"), Limit: sandpit.DefaultPage, NewestFirst: q.Get("order") != "asc"}
-	if n, err := strconv.Atoi(q.Get("limit")); err == nil && n > 0 {
-		list.Limit = min(n, sandpit.MaxPage)
+	if limit := q.Get("limit"); limit != "" {
+		n, err := strconv.Atoi(limit)
+		if err != nil || n < 1 || n > maxListed {
+			return gate.Invalid(fmt.Sprintf("the limit %.40q is not a number from 1 to %d", limit, maxListed), "ask for further pages with nextToken")
+		}
+		list.Limit = n
 	}
 	if after := q.Get("startedAfter"); after != "" {
 		t, err := time.Parse(time.RFC3339, after)

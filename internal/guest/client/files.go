@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -120,7 +121,7 @@ func (f files) Open(ctx context.Context, path string, offset, length int64) (io.
 	}
 	b, err := s.wait(ctx)
 	if err != nil {
-		return nil, pathError("open", path, err)
+		return nil, hintOpen(path, pathError("open", path, err))
 	}
 	var m wire.File
 	if err := m.Decode(b); err != nil {
@@ -136,6 +137,18 @@ func (f files) Open(ctx context.Context, path string, offset, length int64) (io.
 		}
 	}
 	return &reader{s: s, path: path, size: size, end: s.abortWith(ctx)}, nil
+}
+
+// hintOpen adds to the refusal of what is not an ordinary file what to do instead.
+func hintOpen(path string, err error) error {
+	quoted := "'" + strings.ReplaceAll(printable(path), "'", `'\''`) + "'"
+	switch {
+	case strings.HasSuffix(err.Error(), "invalid argument"): // EINVAL
+		return sandpit.WithHint(err, "only regular files can be read as files: run a command for devices, pipes and sockets, such as: head -c 1024 "+quoted)
+	case errors.Is(err, fs.ErrPermission) && strings.HasPrefix(path, "/proc/"):
+		return sandpit.WithHint(err, "what /proc says about the programs that serve the sandbox can't be read, and 'self' would be one of them: run a command, such as: cat "+quoted)
+	}
+	return err
 }
 
 // reader is the content of an open file.
