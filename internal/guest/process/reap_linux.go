@@ -26,6 +26,12 @@ type reaper struct {
 
 	// Helpers whose programs are being executed, by pid.
 	young map[int]bool
+
+	// making is held for reading while a helper is made that is not in young yet, and before mu.
+	making sync.RWMutex
+
+	orphaned bool          // a helper was killed, and what was below it may live
+	hunt     chan struct{} // closed when the present hunt for orphans ends; nil: there is none
 }
 
 func (r *reaper) start() {
@@ -59,6 +65,7 @@ func (r *reaper) reap() {
 		delete(r.helpers, pid)
 		delete(r.gone, pid)
 		delete(r.young, pid)
+		r.orphaned = r.orphaned || p != nil && ws.Signaled()
 		if p == nil && r.starting > 0 {
 			r.early[pid] = true
 		}
@@ -73,7 +80,13 @@ func (r *reaper) reap() {
 // spawn starts a program. See begin.
 func (r *reaper) spawn(a *spawn.Attr, gone func(killed bool), calledOff func() bool) (*spawn.Proc, error) {
 	return r.begin(func(made func(pid int) bool) (*spawn.Proc, error) {
-		a.Made = func(pid int) { made(pid) }
+		r.making.RLock()
+		known := sync.OnceFunc(r.making.RUnlock)
+		defer known()
+		a.Made = func(pid int) {
+			made(pid)
+			known()
+		}
 		return spawn.Start(a)
 	}, gone, calledOff)
 }
