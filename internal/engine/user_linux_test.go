@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
@@ -210,6 +211,38 @@ func TestRootFiles(t *testing.T) {
 		if err := alone.RootFiles(owner).Mkdir(ctx, "/root/x", 0, true); !errors.Is(err, fs.ErrPermission) {
 			t.Errorf("without root inside, as %q: %v", owner, err)
 		}
+	}
+}
+
+// A command of sudo that can't be executed ends after a while, and says so: whoever is root inside can stop it before.
+func TestSudoThatDoesNotStart(t *testing.T) {
+	testkit.NeedFull(t, "it waits for ten seconds")
+	needGuest(t)
+	if !linux.New(linux.Options{}).Probe(t.Context()).Features[feature.Users] {
+		testkit.Need(t, "several users in a sandbox", errors.ErrUnsupported)
+	}
+	sb := create(t, newEngine(t), sandpit.Spec{RootInside: true})
+	// What the guest's helpers have made is stopped before it is another program. So that there is time for that, the
+	// program is looked for in places that take long to look into.
+	stopper, err := sb.Start(t.Context(), sandpit.Command{User: "root", Script: `read -r guest </proc/1/comm
+while :; do for p in /proc/[0-9]*; do
+	[ -e /tmp/armed ] && read -r _ comm _ parent _ <$p/stat && [ "$comm" = "($guest)" ] && [ "$parent" -gt 1 ] && kill -STOP ${p#/proc/}
+done 2>/dev/null; done`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := sandpit.Run(t.Context(), sb, sandpit.Command{Timeout: 2 * time.Minute, Script: `exec 2>&1; mkdir -p /tmp/slow/d; cd /tmp/slow; t=; while [ ${#t} -lt 3990 ]; do t=$t"d/../"; done
+i=0; while [ $i -lt 38 ]; do ln -s "${t}k$((i+1))" k$i; i=$((i+1)); done; ln -s d k38
+path=/tmp/slow/k0; i=0; while [ $i -lt 250 ]; do path=$path:/tmp/slow/k0; i=$((i+1)); done
+touch /tmp/armed; sudo PATH=$path no-such-program; status=$?; rm /tmp/armed; exit $status`})
+	if want := "sudo: \"no-such-program\" could not be executed within 10s\n"; err != nil || string(got.Stdout) != want || got.ExitCode != 126 {
+		t.Errorf("got %q, %+v, %v; want %q", got.Stdout, got.Result, err, want)
+	}
+	if err := stopper.Kill(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if out, _ := shell(t, sb, "sudo id -u"); out != "0\n" {
+		t.Errorf("afterwards it says %q", out)
 	}
 }
 

@@ -3,6 +3,7 @@ package process
 import (
 	"errors"
 	"os"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -85,6 +86,8 @@ func startErrorText(m *wire.Start, e *spawn.StartError) string {
 	switch {
 	case e.Exec && name == "":
 		return "the program's name is empty"
+	case e.Exec && e.NotFound() && e.Tried == maxCandidates:
+		return wire.Quote(name) + " was not found in the first " + strconv.Itoa(maxCandidates) + " directories of PATH, and others are not searched"
 	case e.Exec && e.NotFound() && !strings.Contains(name, "/"):
 		return wire.Quote(name) + " was not found in PATH"
 	case e.Exec && e.Errno == unix.E2BIG:

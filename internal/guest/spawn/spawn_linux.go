@@ -69,6 +69,7 @@ type StartError struct {
 	Stage string // what was being done, for example "entering /work"
 	Errno syscall.Errno
 	Exec  bool // the program itself was missing or not executable
+	Tried int  // the number of Attr.Candidates
 }
 
 // Error returns "stage: errno text".
@@ -186,7 +187,7 @@ func Start(a *Attr) (*Proc, error) {
 		}
 		return p, nil
 	case rec.Failed == sysprog.FailedChild:
-		err = &StartError{Stage: child.Name(int(rec.Step)), Errno: errno, Exec: child.Name(int(rec.Step)) == execStage}
+		err = &StartError{Stage: child.Name(int(rec.Step)), Errno: errno, Exec: child.Name(int(rec.Step)) == execStage, Tried: len(a.Candidates)}
 		if rec.Denied != 0 && err.(*StartError).NotFound() {
 			err.(*StartError).Errno = syscall.EACCES
 		}
