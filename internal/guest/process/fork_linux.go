@@ -62,7 +62,7 @@ func (t *Table) fork(a *spawn.Attr, gone func(killed bool), calledOff func() boo
 	if z == nil || len(a.Dir) > maxForkDir {
 		return nil, errFork
 	}
-	p, err := t.reaper.begin(func(made func(pid int) bool) (*spawn.Proc, error) {
+	p, err := t.reaper.begin(nil, func(made func(pid int) bool) (*spawn.Proc, error) {
 		s, err := z.askFork(a)
 		if err != nil {
 			return nil, err

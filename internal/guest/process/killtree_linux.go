@@ -13,23 +13,25 @@ import (
 // Only a process that hangs inside the kernel takes long.
 const killPatience = 5 * time.Second
 
-// killTree kills everything below a helper, and reports whether all was gone
-// within killPatience. It goes on trying in either case.
+// killTree kills everything below a helper, with the commands of sudo that it has asked for, and reports whether all
+// was gone within killPatience. It goes on trying in either case.
 //
 // The helper is the subreaper of all that its program has started, so nothing
-// can leave its tree. First everything is stopped, until nothing new is seen:
+// can leave its tree, and the tree gets no more commands. First everything is stopped, until nothing new is seen:
 // what is stopped can't fork. Then it is killed. The helper ends when nothing is
 // left below it.
 func (t *Table) killTree(helper int) bool {
+	r := &t.reaper
+	r.mu.Lock()
+	dying := r.trees[helper]
+	r.mu.Unlock()
+	if dying == nil {
+		return true
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-			if !t.reaper.running(helper, func() { stopAndKill([]int{helper}, nil) }) {
-				return
-			}
-			// The helper itself may have been stopped, by a program of its own uid.
-			_ = unix.Kill(helper, unix.SIGCONT)
+		for pause := time.Millisecond; r.killOnce(dying); pause = min(2*pause, 100*time.Millisecond) {
 			time.Sleep(pause)
 		}
 	}()
@@ -39,6 +41,47 @@ func (t *Table) killTree(helper int) bool {
 	case <-time.After(killPatience):
 		return false
 	}
+}
+
+// killOnce kills what is below the helpers of a tree now, and reports false if those have ended.
+func (r *reaper) killOnce(dying *tree) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	dying.dying = true
+	var helpers []int
+	for pid, t := range r.trees {
+		if t.within(dying) {
+			helpers = append(helpers, pid)
+		}
+	}
+	if len(helpers) == 0 {
+		return false
+	}
+	stopAndKill(helpers, nil)
+	for _, pid := range helpers {
+		// The helper itself may have been stopped, by a program of its own uid.
+		_ = unix.Kill(pid, unix.SIGCONT)
+	}
+	return true
+}
+
+// treeOf returns the tree that a process is in, or nil if it is in none that gets commands of sudo.
+func (r *reaper) treeOf(pid int) *tree {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	// A parent may end while its child is looked at, which then has another one.
+	for range 3 {
+		for at := pid; at > 1; {
+			if t := r.trees[at]; t != nil {
+				if t.ends() {
+					return nil
+				}
+				return t
+			}
+			at = procfs.Parent(at)
+		}
+	}
+	return nil
 }
 
 // killOrphans kills all orphans: the children of the guest that are not helpers, which exist only if a helper was

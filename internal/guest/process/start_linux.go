@@ -202,7 +202,7 @@ func (t *Table) startProcess(s *conn.Stream, m *wire.Start) (*process, error) {
 		p.proc, err = t.fork(a, gone, calledOff)
 	}
 	if err == errFork {
-		p.proc, err = t.reaper.spawn(a, gone, calledOff)
+		p.proc, err = t.reaper.spawn(a, nil, gone, calledOff)
 	}
 	closeChild()
 	if err != nil {

@@ -80,12 +80,21 @@ func (t *Table) acceptSudo(f *os.File) {
 			unix.Close(fd)
 			continue
 		}
+		// Of the process that connected, whoever has its number now.
+		pidfd, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+		if err == unix.ENOPROTOOPT { // before Linux 6.5
+			pidfd, err = unix.PidfdOpen(int(peer.Pid), 0)
+		}
+		if err != nil {
+			unix.Close(fd)
+			continue
+		}
 		tokens <- struct{}{}
 		go func() {
 			defer func() { <-tokens }()
 			c := fdio.WaitingFile(fd, "sudo")
 			defer c.Close()
-			e := t.serveSudo(c, int(peer.Pid))
+			e := t.serveSudo(c, int(peer.Pid), pidfd)
 			_ = c.SetDeadline(time.Now().Add(sudoPatience))
 			_, _ = c.Write(e.Append(nil))
 			// To close before everything is read would take the answer back (ECONNRESET).
@@ -113,13 +122,9 @@ func hasEnded(pidfd uintptr) bool {
 func refuseSudo(code uint64, why string) *wire.Exit { return &wire.Exit{Code: code, StartError: why} }
 
 // serveSudo serves a connection that a process has made. It returns the answer. The command ends with the connection, and
-// with that process: the command may hold the other end of the connection itself.
-func (t *Table) serveSudo(c *os.File, requester int) *wire.Exit {
+// with that process, of which pidfd is: the command may hold the other end of the connection itself. And it is killed with what that process belongs to.
+func (t *Table) serveSudo(c *os.File, requester, pidfd int) *wire.Exit {
 	conf := t.settings.Config()
-	pidfd, err := unix.PidfdOpen(requester, 0)
-	if err != nil {
-		return refuseSudo(1, "the process that asks has ended")
-	}
 	asks := fdio.WaitingFile(pidfd, "requester")
 	defer asks.Close()
 	_ = c.SetReadDeadline(time.Now().Add(sudoPatience))
@@ -143,7 +148,8 @@ func (t *Table) serveSudo(c *os.File, requester int) *wire.Exit {
 	t.sudos.Add(1) // before it is certain that the process lives: see KillAll
 	defer t.sudos.Add(-1)
 	limits, err := limitsOf(requester)
-	if err != nil || hasEnded(uintptr(pidfd)) { // then they may be another process's
+	owner := t.reaper.treeOf(requester)
+	if err != nil || owner == nil || hasEnded(uintptr(pidfd)) { // then they may be another process's
 		return refuseSudo(1, "the process that asks has ended")
 	}
 	a := &spawn.Attr{
@@ -157,7 +163,7 @@ func (t *Table) serveSudo(c *os.File, requester int) *wire.Exit {
 	}
 	begun := time.Now()
 	var late, ended atomic.Bool
-	proc, err := t.reaper.spawn(a, func(killed bool) {
+	proc, err := t.reaper.spawn(a, owner, func(killed bool) {
 		if killed {
 			go t.killOrphans()
 		}
@@ -186,6 +192,9 @@ func (t *Table) serveSudo(c *os.File, requester int) *wire.Exit {
 		if !ended.Load() {
 			t.killTree(proc.Helper())
 		}
+	}
+	if t.reaper.dying(owner) { // since it was looked at
+		go leave()
 	}
 	go func() {
 		if ends(asks) {
