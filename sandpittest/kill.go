@@ -1,7 +1,11 @@
 package sandpittest
 
 import (
+	"errors"
+	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -16,6 +20,7 @@ var killProperties = []property{
 	{"a kill spares what other processes have started", testKillSpares},
 	{"what ends in time is not killed by its timeout later", testTimeoutUnused},
 	{"a fork race is won", testForkRace},
+	{"D1a: a program that kills or stops its helper leaves nothing to a timeout, a kill or a stop", testHelperAttacked},
 }
 
 func testTimeout(t *testing.T, e *env) {
@@ -133,4 +138,83 @@ for i in 1 2 3 4 5 6 7 8 9 10; do (setsid sh /tmp/race 86491 &); done; sleep 864
 		t.Errorf("got %+v", out.Result)
 	}
 	allDead(t, sb, "86491")
+}
+
+// slowly prepares directories that the kernel takes long to look into, and returns a PATH of them.
+func slowly(t *testing.T, sb sandpit.Sandbox, dirs int) string {
+	t.Helper()
+	shell(t, sb, `mkdir -p /tmp/slow/d; cd /tmp/slow; t=; while [ ${#t} -lt 3990 ]; do t=$t"d/../"; done
+i=0; while [ $i -lt 38 ]; do ln -s "${t}k$((i+1))" k$i; i=$((i+1)); done; ln -s d k38`)
+	return "PATH=" + strings.Join(slices.Repeat([]string{"/tmp/slow/k0"}, dirs), ":")
+}
+
+func testHelperAttacked(t *testing.T, e *env) {
+	// Two daemons: one stays, and the others start their successors and end. The parent of a program is its helper.
+	const daemons = `printf 'trap "" TERM HUP INT; sleep 0.02; setsid sh /tmp/link 86511 &' >/tmp/link
+(setsid sh -c 'trap "" TERM HUP INT; sleep 86511; :' &)
+for i in 1 2 3; do (setsid sh /tmp/link 86511 &); done
+echo ready; until [ -e /tmp/go ]; do sleep 0.01; done
+kill -%s $PPID; echo done
+while :; do sleep 86511; done`
+	for _, signal := range []string{"KILL", "STOP"} {
+		for _, by := range []string{"timeout", "kill", "stop"} {
+			t.Run(signal+" and "+by, func(t *testing.T) {
+				sb := e.sandbox(t, sandpit.Spec{User: "root"}) // who may signal it
+				path := slowly(t, sb, 20)
+				// Whatever is being started meanwhile does not keep them alive.
+				end, all := make(chan struct{}), sync.WaitGroup{}
+				for range 2 {
+					all.Go(func() {
+						for {
+							select {
+							case <-end:
+								return
+							default:
+							}
+							_, err := sb.Start(guarded(t), sandpit.Command{Argv: []string{"no-such-program"}, Env: []string{path}})
+							if !errors.Is(err, sandpit.ErrStart) && !errors.Is(err, sandpit.ErrState) {
+								t.Errorf("a start that is slow: %v", err)
+								return
+							}
+						}
+					})
+				}
+				defer all.Wait()
+				finish := sync.OnceFunc(func() { close(end) })
+				defer finish()
+				var out written
+				cmd := sandpit.Command{Script: fmt.Sprintf(daemons, signal), Stdout: &out}
+				if by == "timeout" {
+					cmd.Timeout = 2 * time.Second
+				}
+				p := start(t, sb, cmd)
+				if by != "timeout" {
+					out.until(t, "ready")
+				}
+				shell(t, sb, "touch /tmp/go")
+				if signal == "STOP" {
+					out.until(t, "done")
+				}
+				if signal == "KILL" || by == "timeout" {
+					if res := wait(t, p); res.Signal != int(syscall.SIGKILL) {
+						t.Errorf("got %+v", res)
+					}
+				}
+				switch by {
+				case "timeout":
+					allDead(t, sb, "86511")
+				case "kill":
+					must(t, p.Kill(guarded(t)))
+				case "stop":
+					must(t, sb.Stop(guarded(t), 0))
+					finish()
+					all.Wait()
+					must(t, sb.Restart(guarded(t)))
+				}
+				if left := running(t, sb, "86511"); len(left) > 0 {
+					t.Errorf("still alive: %q", left)
+				}
+			})
+		}
+	}
 }

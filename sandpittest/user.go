@@ -259,6 +259,7 @@ func testSudo(t *testing.T, e *env) {
 		{"umask 077; echo x >/tmp/given; sudo chown 33:44 /tmp/given; sudo stat -c %u:%g /tmp/given", "33:44"},
 		{"sudo sudo id -u", "0"},
 		{"sudo ls /proc/self/fd | wc -l", "4"}, // and that of the directory
+		{"p=/; i=0; while [ $i -lt 299 ]; do p=$p:/; i=$((i+1)); done; sudo PATH=$p no-such-program 2>&1 | grep -o 'first 256 directories of PATH'", "first 256 directories of PATH"},
 	} {
 		want := c.want
 		if strings.Contains(want, "$HOME") {
@@ -267,6 +268,13 @@ func testSudo(t *testing.T, e *env) {
 		if got := shell(t, sb, c.script); got != want {
 			t.Errorf("%s: got %q, want %q", c.script, got, want)
 		}
+	}
+	// It has the limits of the program that asks.
+	cmd = sandpit.Command{Script: "ulimit -Sf 2048; sudo sh -c 'ulimit -Sf; ulimit -Hf; ulimit -t; ulimit -n; ulimit -c'", Rlimits: []sandpit.Rlimit{
+		{Resource: "fsize", Soft: 2 << 20, Hard: 2 << 20}, {Resource: "cpu", Soft: 50, Hard: 60}, {Resource: "nofile", Soft: 99, Hard: 99},
+	}}
+	if got := command(t, sb, cmd); got != "2048\n4096\n50\n99\n0" {
+		t.Errorf("its limits are %q", got)
 	}
 	// A signal reaches the command, and what it leaves running ends with it.
 	if got := shell(t, sb, `sudo sh -c 'trap "echo got; exit 3" TERM; echo ready >/tmp/ready; while :; do sleep 0.02; done' & while ! [ -s /tmp/ready ]; do sleep 0.02; done; kill -TERM $!; wait $!; echo $?`); got != "got\n3" {

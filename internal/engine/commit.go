@@ -216,33 +216,45 @@ func configure(config *image.Config, c sandpit.Commit) {
 // ownFiles returns the paths of the files that the engine has put into the root: they tell about this
 // sandbox, and the next one gets its own.
 func (s *Sandbox) ownFiles(root image.Rootfs) (paths []string, err error) {
+	s.mu.Lock()
+	trusted := s.trusted
+	s.mu.Unlock()
+	if trusted == nil {
+		if trusted, err = s.likelyTrusted(root); err != nil {
+			return nil, err
+		}
+	}
 	files := rootFiles("")
 	if s.rootInside {
 		files = append(files, s.engine.sudoFile()...)
-	}
-	if network := s.engine.opts.Network; network != nil {
-		s.mu.Lock()
-		now := s.egress
-		s.mu.Unlock()
-		_, own, operators, err := network.Authority(s.terms(now))
-		if err != nil {
-			return nil, err
-		}
-		if s.ca != nil || len(own)+len(operators) > 0 {
-			stores, err := s.engine.trust.storesOf(root, operators, len(own) > 0)
-			if err != nil {
-				return nil, err
-			}
-			trusted, err := stores.files(root, own)
-			if err != nil {
-				return nil, err
-			}
-			files = append(files, trusted...)
-		}
 	}
 	paths = append(paths, path.Dir(trustFile), interpreter.Own+"*")
 	for _, f := range files {
 		paths = append(paths, path.Clean(f.Path))
 	}
-	return paths, nil
+	return append(paths, trusted...), nil
+}
+
+// likelyTrusted returns Made.Trusted of a sandbox that an earlier version has made: what it would be now.
+func (s *Sandbox) likelyTrusted(root image.Rootfs) (paths []string, err error) {
+	network := s.engine.opts.Network
+	if network == nil {
+		return nil, nil
+	}
+	s.mu.Lock()
+	now := s.egress
+	s.mu.Unlock()
+	_, own, operators, err := network.Authority(s.terms(now))
+	if err != nil || s.ca == nil && len(own)+len(operators) == 0 {
+		return nil, err
+	}
+	stores, err := s.engine.trust.storesOf(root, operators, len(own) > 0)
+	if err != nil {
+		return nil, err
+	}
+	files, err := stores.files(root, own)
+	for _, f := range files {
+		paths = append(paths, path.Clean(f.Path))
+	}
+	return paths, err
 }

@@ -228,7 +228,7 @@ func (s *Sandbox) prepare(t *Tenant, r *resolved, lease *image.Lease) (prepared,
 	trust, unread, err := s.intercept(&p, root, &plan)
 	config.Env = slices.Concat(p.image.Env, trust, r.spec.Env, r.made.env)
 	if err == nil && s.persistent {
-		p.origin, p.secret, err = encodeMade(Made{Spec: r.spec, Policy: t.policy.Name, Guest: config, CA: p.ca, Own: p.own})
+		p.origin, p.secret, err = encodeMade(Made{Spec: r.spec, Policy: t.policy.Name, Guest: config, CA: p.ca, Own: p.own, Trusted: p.trusted})
 	}
 	if err == nil {
 		s.mu.Lock()

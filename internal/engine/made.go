@@ -43,6 +43,10 @@ type Made struct {
 	// which the Spec lacks. Only they may change.
 	Own map[string]OwnSecret
 
+	// Trusted are the paths of the files of certificates that were put into its root. It is nil if an earlier version
+	// has made the sandbox.
+	Trusted []string
+
 	// Parent is the ID of the sandbox that this one was made from, or "".
 	Parent string
 }
@@ -50,13 +54,14 @@ type Made struct {
 // madeRecord is Made in a record. The environment of a Spec is in Record.Secret, and so are the
 // authority and the values of own secrets; the environment of the guest is the image's and that of the Spec.
 type madeRecord struct {
-	Spec   sandpit.Spec  `json:"spec"`
-	Env    int           `json:"env,omitempty"` // how many variables the Spec has
-	CA     bool          `json:"ca,omitempty"`
-	Own    []string      `json:"own,omitempty"` // the names of own secrets
-	Policy string        `json:"policy,omitempty"`
-	Guest  client.Config `json:"guest"`
-	Parent string        `json:"parent,omitempty"`
+	Spec    sandpit.Spec  `json:"spec"`
+	Env     int           `json:"env,omitempty"` // how many variables the Spec has
+	CA      bool          `json:"ca,omitempty"`
+	Own     []string      `json:"own,omitempty"` // the names of own secrets
+	Policy  string        `json:"policy,omitempty"`
+	Guest   client.Config `json:"guest"`
+	Parent  string        `json:"parent,omitempty"`
+	Trusted []string      `json:"trusted,omitzero"`
 }
 
 // madeSecret is Record.Secret of a sandbox with an authority, and so of all with secrets that are bound to
@@ -100,7 +105,7 @@ func encodeMade(m Made) (text, secret json.RawMessage, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	r := madeRecord{Spec: m.Spec, Env: len(m.Spec.Env), CA: m.CA != nil, Own: slices.Sorted(maps.Keys(m.Own)), Policy: m.Policy, Guest: m.Guest, Parent: m.Parent}
+	r := madeRecord{Spec: m.Spec, Env: len(m.Spec.Env), CA: m.CA != nil, Own: slices.Sorted(maps.Keys(m.Own)), Policy: m.Policy, Guest: m.Guest, Trusted: m.Trusted, Parent: m.Parent}
 	r.Spec.Env, r.Guest.Env = nil, nil
 	text, err = json.Marshal(r)
 	return text, secret, err
@@ -113,7 +118,7 @@ func decodeMade(text, secret json.RawMessage, config image.Config) (Made, error)
 	if err := json.Unmarshal(text, &r); err != nil {
 		return Made{}, fmt.Errorf("reading what the sandbox was made with: %w", err)
 	}
-	m := Made{Spec: r.Spec, Policy: r.Policy, Guest: r.Guest, Parent: r.Parent}
+	m := Made{Spec: r.Spec, Policy: r.Policy, Guest: r.Guest, Trusted: r.Trusted, Parent: r.Parent}
 	sealed, err := openMade(secret)
 	if err != nil {
 		return Made{}, fmt.Errorf("reading the environment that the sandbox was made with: %w", err)

@@ -118,6 +118,7 @@ type prepared struct {
 	origin     json.RawMessage // as encodeMade returns it
 	secret     json.RawMessage // the same
 	ca         []byte          // Terms.CA
+	trusted    []string        // as in Made
 	maxLife    time.Duration   // the policy's maximum lifetime; 0: no bound
 	info       sandpit.Info
 	egress     granted // what it may reach

@@ -144,7 +144,11 @@ func (s *Sandbox) endAll(ctx context.Context, grace time.Duration) error {
 			running++
 		}
 		if running+starting == 0 {
-			for _, p := range list { // and what they have left behind
+			// And all that they have left behind, wherever it is.
+			if err := s.guest.KillAll(ctx); !errors.Is(err, sandpit.ErrUnsupported) {
+				return err
+			}
+			for _, p := range list { // the guest is of an earlier version
 				if err := s.guest.Kill(ctx, p.Ref); err != nil && !errors.Is(err, sandpit.ErrNotFound) {
 					return err
 				}

@@ -18,7 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/feature"
 	"github.com/sandpit-dev/sandpit/internal/policy"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
@@ -52,6 +54,46 @@ func logs(t *testing.T, sb sandpit.Sandbox, p sandpit.Process, want string) {
 		}
 		return text == want
 	}, func() string { return text })
+}
+
+// When Stop returns, nothing of the sandbox lives, also what its processes have started by sudo, whose helpers are not
+// theirs. It takes a while until the kernel has freed the memory of the process.
+func TestStopLeavesNothing(t *testing.T) {
+	needGuest(t)
+	testkit.NeedProgram(t, "python3")
+	if !linux.New(linux.Options{}).Probe(t.Context()).Features[feature.Users] {
+		testkit.Need(t, "several users in a sandbox", errors.ErrUnsupported)
+	}
+	e := newEngine(t)
+	sb := create(t, e, sandpit.Spec{RootInside: true, Limits: sandpit.Limits{Memory: 1 << 30}})
+	word := fmt.Sprintf("word-%d-%d", os.Getpid(), time.Now().UnixNano())
+	background(t, sb, `exec sudo python3 -c 'import sys, time; memory = bytearray(b"x") * (400 << 20); open("/tmp/ready", "w"); time.sleep(10000)' `+word)
+	eventually(t, "it runs", func() bool { _, err := sb.Files().Stat(t.Context(), "/tmp/ready"); return err == nil })
+	var process string // as the host sees it
+	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range paths {
+		if b, err := os.ReadFile(p); err == nil && strings.HasPrefix(string(b), "python3\x00") && strings.HasSuffix(string(b), "\x00"+word+"\x00") {
+			process = filepath.Dir(p)
+		}
+	}
+	if process == "" {
+		t.Fatal("it is not found")
+	}
+	if err := sb.Stop(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	if stat, err := os.ReadFile(process + "/stat"); err == nil {
+		t.Errorf("it lives in a stopped sandbox: %s", stat)
+	}
+	if err := sb.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if out, _ := shell(t, sb, "sudo id -u"); out != "0\n" {
+		t.Errorf("afterwards sudo says %q", out)
+	}
 }
 
 // Stop ends everything, whatever it does about SIGTERM, and what is started at

@@ -80,6 +80,7 @@ const (
 // intercept makes the authority of a new sandbox, if its terms need one, and adds to the plan that
 // its programs trust it, and what the operator trusts. It returns variables for them, and what is missing.
 func (s *Sandbox) intercept(p *prepared, root image.Rootfs, plan *driver.Plan) (env []string, gaps []sandpit.Gap, err error) {
+	p.trusted = []string{}
 	network := s.engine.opts.Network
 	if network == nil || !p.hasEgress(p.egress) {
 		return nil, nil, nil
@@ -96,6 +97,9 @@ func (s *Sandbox) intercept(p *prepared, root image.Rootfs, plan *driver.Plan) (
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("preparing the certificates of image %s: %w", root.Reference, err)
+	}
+	for _, f := range files {
+		p.trusted = append(p.trusted, path.Clean(f.Path))
 	}
 	plan.Root.Files = append(plan.Root.Files, files...)
 	if stores.unread != "" {

@@ -4,14 +4,18 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/driver/linux"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/feature"
+	"github.com/sandpit-dev/sandpit/internal/guest/wire"
 	"github.com/sandpit-dev/sandpit/internal/image"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
@@ -210,6 +214,94 @@ func TestRootFiles(t *testing.T) {
 		if err := alone.RootFiles(owner).Mkdir(ctx, "/root/x", 0, true); !errors.Is(err, fs.ErrPermission) {
 			t.Errorf("without root inside, as %q: %v", owner, err)
 		}
+	}
+}
+
+// Commands of sudo that ask for the next ones end with the first, however slowly each of them does: they are
+// killed together, and get no more.
+func TestSudoChainEnds(t *testing.T) {
+	needGuest(t)
+	if !linux.New(linux.Options{}).Probe(t.Context()).Features[feature.Users] {
+		testkit.Need(t, "several users in a sandbox", errors.ErrUnsupported)
+	}
+	program := filepath.Join(t.TempDir(), "chain")
+	build := exec.Command(testkit.NeedProgram(t, "go"), "build", "-o", program, "./testdata/sudochain")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	data, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb := create(t, newEngine(t), sandpit.Spec{RootInside: true, Limits: sandpit.Limits{Memory: 3 << 30}})
+	next := wire.Start{Argv: []string{"/tmp/chain"}, Dir: "/"}
+	for path, data := range map[string][]byte{"/tmp/chain": data, "/tmp/request": next.Append(nil)} {
+		if err := sandpit.WriteFile(t.Context(), sb, path, data, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, end := range map[string]func(p sandpit.Process) error{
+		"timeout": func(sandpit.Process) error { return nil },
+		"kill":    func(p sandpit.Process) error { return p.Kill(t.Context()) },
+		"SIGKILL": func(p sandpit.Process) error { return p.Signal(t.Context(), syscall.SIGKILL) },
+	} {
+		cmd := sandpit.Command{Argv: []string{"/tmp/chain"}, Background: true}
+		if name == "timeout" {
+			cmd.Timeout = 4 * time.Second
+		}
+		p, err := sb.Start(t.Context(), cmd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		length := func() int64 { info, _ := sb.Files().Stat(t.Context(), "/tmp/log"); return info.Size }
+		eventually(t, "all places are taken", func() bool { return length() >= 16 })
+		if err := end(p); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, name+" ends all", func() bool {
+			before := length()
+			out, _ := shell(t, sb, "n=0; for p in /proc/[0-9]*/cmdline; do case $(tr '\\0' ' ' <$p) in */tmp/chai[n]*) n=$((n+1));; esac; done 2>/dev/null; echo $n")
+			return out == "0\n" && length() == before
+		})
+		if err := sb.Files().Remove(t.Context(), "/tmp/log", false); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A command of sudo that can't be executed ends after a while, and says so: whoever is root inside can stop it before.
+func TestSudoThatDoesNotStart(t *testing.T) {
+	testkit.NeedFull(t, "it waits for ten seconds")
+	needGuest(t)
+	if !linux.New(linux.Options{}).Probe(t.Context()).Features[feature.Users] {
+		testkit.Need(t, "several users in a sandbox", errors.ErrUnsupported)
+	}
+	sb := create(t, newEngine(t), sandpit.Spec{RootInside: true})
+	// What the guest's helpers have made is stopped before it is another program. So that there is time for that, the
+	// program is looked for in places that take long to look into.
+	stopper, err := sb.Start(t.Context(), sandpit.Command{User: "root", Script: `read -r guest </proc/1/comm
+while :; do for p in /proc/[0-9]*; do
+	[ -e /tmp/armed ] && read -r _ comm _ parent _ <$p/stat && [ "$comm" = "($guest)" ] && [ "$parent" -gt 1 ] && kill -STOP ${p#/proc/}
+done 2>/dev/null; done`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := sandpit.Run(t.Context(), sb, sandpit.Command{Timeout: 2 * time.Minute, Script: `exec 2>&1; mkdir -p /tmp/slow/d; cd /tmp/slow; t=; while [ ${#t} -lt 3990 ]; do t=$t"d/../"; done
+i=0; while [ $i -lt 38 ]; do ln -s "${t}k$((i+1))" k$i; i=$((i+1)); done; ln -s d k38
+path=/tmp/slow/k0; i=0; while [ $i -lt 250 ]; do path=$path:/tmp/slow/k0; i=$((i+1)); done
+touch /tmp/armed; sudo PATH=$path no-such-program; status=$?; rm /tmp/armed; exit $status`})
+	if want := "sudo: \"no-such-program\" could not be executed within 10s\n"; err != nil || string(got.Stdout) != want || got.ExitCode != 126 {
+		t.Errorf("got %q, %+v, %v; want %q", got.Stdout, got.Result, err, want)
+	}
+	if err := stopper.Kill(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if out, _ := shell(t, sb, "sudo id -u"); out != "0\n" {
+		t.Errorf("afterwards it says %q", out)
 	}
 }
 

@@ -577,6 +577,41 @@ func TestKillKillsTheWholeTree(t *testing.T) {
 	}
 }
 
+// A zygote leaves what it starts to the guest, which has no helper for it: only the end of everything ends that.
+func TestKillAll(t *testing.T) {
+	for name, start := range map[string]func(testing.TB) *testGuest{"first process": newPID1, "another process": newGuest} {
+		t.Run(name, func(t *testing.T) {
+			c := start(t).client(client.Options{Config: config()})
+			m := marker(t)
+			if err := c.KillAll(t.Context()); err != nil {
+				t.Errorf("without a process: %v", err)
+			}
+			p, err := c.StartDetached(t.Context(), sandpit.Command{Script: "(setsid sh -c 'trap \"\" TERM; sleep " + m + "; :' &); sleep " + m}, client.Detach{Zygote: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for deadline := time.Now().Add(time.Minute); len(find("\x00"+m+"\x00")) < 2 && time.Now().Before(deadline); {
+				time.Sleep(10 * time.Millisecond)
+			}
+			if err := p.Kill(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if len(find(m)) == 0 {
+				t.Error("there is nothing that a kill of the process leaves")
+			}
+			if err := c.KillAll(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if left := find(m); len(left) > 0 {
+				t.Errorf("still alive: %q", left)
+			}
+			if res, _, _ := run(t, c, sandpit.Command{Argv: []string{"true"}}); !res.Success() {
+				t.Errorf("a command afterwards: %+v", res)
+			}
+		})
+	}
+}
+
 func TestSignals(t *testing.T) {
 	c := start(t)
 	p, l := begin(t, c, sandpit.Command{Script: "trap 'echo usr1' USR1; echo ready; while :; do sleep 0.01; done"})

@@ -30,7 +30,7 @@ import (
 //     therefore takes time for what was changed, not for the whole image.
 //   - What is gone, and what an opaque directory hides, becomes a whiteout by name.
 //   - What a layer can't have is left out and noted: sockets, FIFOs and devices, names that start
-//     with ".wh.", and the extended attributes that unpacking leaves out. Other extended
+//     with ".wh.", and the extended attributes that unpacking leaves out, such as user.overlay.*. Other extended
 //     attributes than user.* are not noted: nobody inside can set one.
 //   - What is mounted in the sandbox is left out: /proc, /dev, /sys, mounts and binds.
 //   - Holes count as content, because a layer has none.
@@ -269,7 +269,7 @@ func isOpaque(dirfd int, name string) bool {
 	}
 	defer unix.Close(fd)
 	var value [1]byte
-	n, err := unix.Fgetxattr(fd, "user.overlay.opaque", value[:])
+	n, err := unix.Fgetxattr(fd, overlayXattrs+"opaque", value[:])
 	return err == nil && n == 1 && value[0] == 'y'
 }
 
@@ -499,7 +499,11 @@ func (p *packer) xattrs(fd int, hdr *tar.Header) {
 	}
 	total, count := 0, 0
 	for key := range strings.SplitSeq(string(p.keys[:n]), "\x00") {
-		if !strings.HasPrefix(key, "user.") || strings.HasPrefix(key, "user.overlay") {
+		if !strings.HasPrefix(key, "user.") {
+			continue
+		}
+		if strings.HasPrefix(key, overlayXattrs) {
+			p.about.note("%.200q: extended attribute %.100q", hdr.Name, key)
 			continue
 		}
 		size, err := unix.Fgetxattr(fd, key, p.value)

@@ -236,14 +236,29 @@ func TestSaveHostileTrees(t *testing.T) {
 	}
 	testkit.Tmpfs(t, filepath.Join(c.dir, "mnt"), 0, "size=1m")
 	c.script(`echo mounted > mnt/file`)
+	// Attributes that would speak to overlayfs. Before Linux 6.7 nobody inside can set one.
+	hidden := []string{}
+	for _, name := range []string{"user.overlay.redirect", "user.overlay.opaque", "user.overlayed"} {
+		switch err := unix.Setxattr(filepath.Join(c.dir, "secrets/a"), name, []byte("y"), 0); {
+		case err == nil && name != "user.overlayed":
+			hidden = append(hidden, `"secrets/a": extended attribute "`+name+`"`)
+		case err != nil && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EPERM):
+			t.Fatal(err)
+		}
+	}
 	_, left := c.mustSave(s, image.SaveOptions{Name: "app"})
 	said := strings.Join(left, "\n")
-	for _, want := range []string{`"pipe": a FIFO`, `"device": a device`, `"s": a socket`, `".wh.file": it has`, `".wh..wh.plnk": it has`, `"wh/.wh..wh..opq": it has`} {
+	for _, want := range append(hidden, `"pipe": a FIFO`, `"device": a device`, `"s": a socket`, `".wh.file": it has`, `".wh..wh.plnk": it has`, `"wh/.wh..wh..opq": it has`) {
 		if !strings.Contains(said, want) {
 			t.Errorf("%s is not in %s", want, said)
 		}
 	}
-	got := slices.Sorted(maps.Keys(looks(t, mustAcquire(t, s, "saved:app", image.AcquireOptions{}).Rootfs().Layers[0])))
+	layer := mustAcquire(t, s, "saved:app", image.AcquireOptions{}).Rootfs().Layers[0]
+	var attributes [1024]byte
+	if n, err := unix.Llistxattr(filepath.Join(layer, "secrets/a"), attributes[:]); err != nil || string(attributes[:n]) != "user.overlayed\x00" {
+		t.Errorf("the layer has the attributes %q, %v", attributes[:n], err)
+	}
+	got := slices.Sorted(maps.Keys(looks(t, layer)))
 	if diff := cmp.Diff([]string{"/etc", "/loop", "/secrets", "/secrets/a", "/wh"}, got); diff != "" {
 		t.Error(diff)
 	}

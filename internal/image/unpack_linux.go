@@ -54,6 +54,9 @@ const (
 	maxSeconds = 1 << 33 // the year 2242; more than that fits no file system's idea of time
 )
 
+// overlayXattrs begins the names of the extended attributes that overlayfs reads in layers, with the option userxattr.
+const overlayXattrs = "user.overlay."
+
 // maxOpenDirs bounds the directories that are kept open; an entry adds two at most.
 const maxOpenDirs = 128
 
@@ -268,7 +271,7 @@ func (u *unpacker) opaque(dirfd int, name string) error {
 		return &fs.PathError{Op: "open", Path: name, Err: err}
 	}
 	defer unix.Close(fd)
-	if err := unix.Fsetxattr(fd, "user.overlay.opaque", []byte("y"), 0); err != nil {
+	if err := unix.Fsetxattr(fd, overlayXattrs+"opaque", []byte("y"), 0); err != nil {
 		return &fs.PathError{Op: "make opaque", Path: name, Err: err}
 	}
 	return nil
@@ -406,7 +409,7 @@ func (u *unpacker) xattrs(fd int, hdr *tar.Header) error {
 		if n++; n > maxXattrs {
 			return fault.Invalidf("it has more than %d extended attributes", maxXattrs)
 		}
-		if !strings.HasPrefix(key, "user.") || strings.HasPrefix(key, "user.overlay") || len(key) > 255 || strings.IndexByte(key, 0) >= 0 {
+		if !strings.HasPrefix(key, "user.") || strings.HasPrefix(key, overlayXattrs) || len(key) > 255 || strings.IndexByte(key, 0) >= 0 {
 			u.about.note("%.200q: extended attribute %.100q", hdr.Name, key)
 			continue
 		}

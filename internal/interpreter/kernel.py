@@ -572,7 +572,6 @@ def kernel(setup):
             context = os.fork()
             if context:
                 supervise(context, status)
-            libc.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: its own code may be traced, unlike helper and zygote
             os.setsid()
             for to, fd in enumerate((stdin, stdout, stderr)):
                 os.dup2(fd, to)
@@ -586,6 +585,7 @@ def kernel(setup):
             os.close(status)
             if errno:
                 os._exit(1)
+            libc.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: its own code may be traced, unlike helper and zygote. Nobody gets its status socket
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             for name in ("random", "numpy.random"):
                 if name in sys.modules:

@@ -330,6 +330,9 @@ func TestMicrosandboxRlimitsAndScripts(t *testing.T) {
 			t.Errorf("%q: %q %q", env, out, errs)
 		}
 	}
+	if out, errs, _ := a.shell("/usr/local/bin/sudo sh -c 'ulimit -n; ulimit -Hs; ulimit -f'", msi{}); out != "99\n8192\n1953\n" {
+		t.Errorf("the limits of a command of sudo are %q %q", out, errs)
+	}
 	out, errs, _ := a.shell("cat /proc/self/limits", msi{"rlimits": []msi{{"resource": "stack", "soft": 1 << 20, "hard": uint64(math.MaxUint64)}, {"resource": "cpu", "soft": 50, "hard": 60}}})
 	for _, want := range []string{
 		"Max open files 99 99", "Max processes 140 144", "Max file size 1000000 unlimited", "Max stack size 1048576 unlimited", "Max cpu time 50 60",

@@ -519,6 +519,15 @@ func (c *Client) Processes(ctx context.Context) ([]ProcessInfo, error) {
 	}
 }
 
+// KillAll kills every process of the sandbox, also those that the guest does not list. It returns when none is left. It
+// returns sandpit.ErrUnsupported for a guest of an earlier version.
+func (c *Client) KillAll(ctx context.Context) error {
+	if err := c.call(ctx, wire.OpKillAll, nil, nil); err != nil {
+		return fmt.Errorf("killing all processes: %w", err)
+	}
+	return nil
+}
+
 // Announced makes the guest note that the ends of processes were announced, so that the
 // next host does not announce them again. It returns sandpit.ErrUnsupported for a guest of
 // an earlier version.

@@ -19,7 +19,7 @@ func copyTree(from, to string, recursive bool, gone func() bool) error {
 	c := &copier{gone: gone}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-		fd, st, err := openRegular(from, unix.O_RDONLY, 0)
+		fd, st, err := openRegular(from, unix.O_RDONLY|unix.O_NOFOLLOW, 0)
 		if err != nil {
 			return err
 		}

@@ -50,6 +50,52 @@ func TestCopyKeepsHoles(t *testing.T) {
 	}
 }
 
+// TestCopyFollowsNoLink: a file that is replaced by a link while it is copied is not followed.
+func TestCopyFollowsNoLink(t *testing.T) {
+	dir := t.TempDir()
+	secret, name, link, to := filepath.Join(dir, "secret"), filepath.Join(dir, "name"), filepath.Join(dir, "link"), filepath.Join(dir, "to")
+	for path, text := range map[string]string{secret: "secret", name: "own"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(secret, link); err != nil {
+		t.Fatal(err)
+	}
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = unix.Renameat2(unix.AT_FDCWD, name, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE)
+			}
+		}
+	}()
+	defer func() { close(stop); <-done }()
+	copied := 0
+	for range 5000 {
+		err := copyTree(name, to, false, func() bool { return false })
+		if err != nil && err != unix.ELOOP && err != unix.EINVAL { // it was a file before, or a link
+			t.Fatal(err)
+		}
+		var st unix.Stat_t
+		if err != nil || unix.Lstat(to, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+			_ = os.Remove(to)
+			continue
+		}
+		copied++
+		if text, err := os.ReadFile(to); err != nil || string(text) != "own" {
+			t.Fatalf("the copy has %q, %v", text, err)
+		}
+	}
+	if copied == 0 {
+		t.Error("nothing was copied")
+	}
+}
+
 // TestCopyOfProc: a file that says it is empty is copied as well.
 func TestCopyOfProc(t *testing.T) {
 	to := filepath.Join(t.TempDir(), "to")

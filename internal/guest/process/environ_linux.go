@@ -60,9 +60,10 @@ func candidates(name string, env []string) []string {
 		if dir == "" { // an empty element is the working directory (environ(7))
 			dir = "."
 		}
-		if len(out) < maxCandidates {
-			out = append(out, settings.JoinPath(dir, name))
+		if len(out) == maxCandidates {
+			break
 		}
+		out = append(out, settings.JoinPath(dir, name))
 	}
 	return out
 }

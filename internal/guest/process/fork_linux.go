@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit/internal/guest/fdio"
+	"github.com/sandpit-dev/sandpit/internal/guest/procfs"
 	"github.com/sandpit-dev/sandpit/internal/guest/spawn"
 )
 
@@ -61,7 +62,7 @@ func (t *Table) fork(a *spawn.Attr, gone func(killed bool), calledOff func() boo
 	if z == nil || len(a.Dir) > maxForkDir {
 		return nil, errFork
 	}
-	p, err := t.reaper.begin(func(made func(pid int) bool) (*spawn.Proc, error) {
+	p, err := t.reaper.begin(nil, func(made func(pid int) bool) (*spawn.Proc, error) {
 		s, err := z.askFork(a)
 		if err != nil {
 			return nil, err
@@ -143,6 +144,9 @@ func (s *forkStatus) greet(a *spawn.Attr, t *Table, made func(pid int) bool) (*s
 	errno, perr := strconv.Atoi(said)
 	if err != nil || perr != nil || errno < 0 || pid == helper {
 		return fail(errFork)
+	}
+	if errno == 0 && procfs.Parent(pid) != helper {
+		return fail(errFork) // whoever says so is not the helper's
 	}
 	if errno != 0 {
 		return fail(spawn.NotEntered(a.Dir, syscall.Errno(errno)))

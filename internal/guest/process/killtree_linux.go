@@ -1,9 +1,7 @@
 package process
 
 import (
-	"maps"
 	"os"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,23 +13,25 @@ import (
 // Only a process that hangs inside the kernel takes long.
 const killPatience = 5 * time.Second
 
-// killTree kills everything below a helper, and reports whether all was gone
-// within killPatience. It goes on trying in either case.
+// killTree kills everything below a helper, with the commands of sudo that it has asked for, and reports whether all
+// was gone within killPatience. It goes on trying in either case.
 //
 // The helper is the subreaper of all that its program has started, so nothing
-// can leave its tree. First everything is stopped, until nothing new is seen:
+// can leave its tree, and the tree gets no more commands. First everything is stopped, until nothing new is seen:
 // what is stopped can't fork. Then it is killed. The helper ends when nothing is
 // left below it.
 func (t *Table) killTree(helper int) bool {
+	r := &t.reaper
+	r.mu.Lock()
+	dying := r.trees[helper]
+	r.mu.Unlock()
+	if dying == nil {
+		return true
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-			if !t.reaper.running(helper, func() { stopAndKill([]int{helper}, nil) }) {
-				return
-			}
-			// The helper itself may have been stopped, by a program of its own uid.
-			_ = unix.Kill(helper, unix.SIGCONT)
+		for pause := time.Millisecond; r.killOnce(dying); pause = min(2*pause, 100*time.Millisecond) {
 			time.Sleep(pause)
 		}
 	}()
@@ -43,86 +43,131 @@ func (t *Table) killTree(helper int) bool {
 	}
 }
 
-// startBound is more than a start or a fork takes until its helper is registered.
-const startBound = 2 * forkPatience
-
-// orphans are children of the guest that are not helpers: they exist only if a helper was killed.
-type orphans struct {
-	mu    sync.Mutex
-	again bool          // a helper was killed since the present hunt began to look
-	done  chan struct{} // closed when the present hunt ends; nil: there is none
+// killOnce kills what is below the helpers of a tree now, and reports false if those have ended.
+func (r *reaper) killOnce(dying *tree) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	dying.dying = true
+	var helpers []int
+	for pid, t := range r.trees {
+		if t.within(dying) {
+			helpers = append(helpers, pid)
+		}
+	}
+	if len(helpers) == 0 {
+		return false
+	}
+	stopAndKill(helpers, nil)
+	for _, pid := range helpers {
+		// The helper itself may have been stopped, by a program of its own uid.
+		_ = unix.Kill(pid, unix.SIGCONT)
+	}
+	return true
 }
 
-// killOrphans kills all orphans, and returns when they are gone, or after killPatience. It goes on trying in either case.
-func (t *Table) killOrphans() {
-	o := &t.orphans
-	o.mu.Lock()
-	o.again = true
-	done := o.done
-	if done == nil {
-		done = make(chan struct{})
-		o.done = done
-		go t.huntOrphans(done)
+// treeOf returns the tree that a process is in, or nil if it is in none that gets commands of sudo.
+func (r *reaper) treeOf(pid int) *tree {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	// A parent may end while its child is looked at, which then has another one.
+	for range 3 {
+		for at := pid; at > 1; {
+			if t := r.trees[at]; t != nil {
+				if t.ends() {
+					return nil
+				}
+				return t
+			}
+			at = procfs.Parent(at)
+		}
 	}
-	o.mu.Unlock()
+	return nil
+}
+
+// killOrphans kills all orphans: the children of the guest that are not helpers, which exist only if a helper was
+// killed, with all below them. It returns when they are gone, or after killPatience. It goes on trying in either case.
+func (t *Table) killOrphans() {
+	r := &t.reaper
+	r.mu.Lock()
+	r.orphaned = true
+	if r.hunt == nil {
+		r.hunt = make(chan struct{})
+		go r.huntOrphans()
+	}
+	done := r.hunt
+	r.mu.Unlock()
 	select {
 	case <-done:
 	case <-time.After(killPatience):
 	}
 }
 
+// killOrphansLeft is killOrphans if there may be orphans.
+func (t *Table) killOrphansLeft() {
+	t.reaper.mu.Lock()
+	orphaned := t.reaper.orphaned
+	t.reaper.mu.Unlock()
+	if orphaned {
+		t.killOrphans()
+	}
+}
+
 // huntOrphans kills orphans until there are none.
-func (t *Table) huntOrphans(done chan struct{}) {
-	o := &t.orphans
-	seen := map[int]time.Time{}
+func (r *reaper) huntOrphans() {
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		o.mu.Lock()
-		o.again = false
-		o.mu.Unlock()
-		none := t.noOrphans(seen)
-		o.mu.Lock()
-		if none && !o.again {
-			o.done = nil
-			o.mu.Unlock()
-			close(done)
+		if r.noOrphans() {
 			return
 		}
-		o.mu.Unlock()
 		time.Sleep(pause)
 	}
 }
 
-// noOrphans kills orphans, and reports whether there was none. While something is being started, a child that is not
-// registered may be its helper. So it is spared for startBound after it was first seen, and there may be orphans.
-func (t *Table) noOrphans(seen map[int]time.Time) bool {
-	t.reaper.mu.Lock()
-	defer t.reaper.mu.Unlock()
-	starting, now, still := t.reaper.starting > 0, time.Now(), map[int]bool{}
-	n := stopAndKill([]int{os.Getpid()}, func(pid int) bool {
-		if t.reaper.helpers[pid] != nil {
-			return true
-		}
-		still[pid] = true
-		if seen[pid].IsZero() {
-			seen[pid] = now
-		}
-		return starting && now.Sub(seen[pid]) < startBound
-	})
-	maps.DeleteFunc(seen, func(pid int, _ time.Time) bool { return !still[pid] })
-	return n == 0 && !starting
+// noOrphans kills orphans, and ends the hunt if there was none. It spares helpers alone. So the helper that a zygote
+// has just forked is killed if the guest does not know it yet: that program is started without the zygote.
+func (r *reaper) noOrphans() bool {
+	r.making.Lock() // no helper is made that is not known yet
+	defer r.making.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if stopAndKill([]int{os.Getpid()}, func(pid int) bool { return r.helpers[pid] != nil || r.young[pid] }) > 0 {
+		return false
+	}
+	r.orphaned = false
+	close(r.hunt)
+	r.hunt = nil
+	return true
 }
 
-// KillAll kills everything below the guest.
-func (t *Table) KillAll() {
-	for deadline := time.Now().Add(killPatience); time.Now().Before(deadline); {
-		t.reaper.mu.Lock()
-		n := stopAndKill([]int{os.Getpid()}, nil)
-		t.reaper.mu.Unlock()
-		if n == 0 {
-			return
+// KillAll kills everything below the guest, and reports whether nothing lives and nothing is being started, within
+// killPatience.
+func (t *Table) KillAll() bool {
+	for deadline := time.Now().Add(killPatience); ; time.Sleep(time.Millisecond) {
+		// A command of sudo is counted before it is looked whether the process that asks lives. So if nothing lives in
+		// between, no other begins.
+		if idle := t.idle(); t.reaper.killAll() && idle && t.idle() {
+			return true
 		}
-		time.Sleep(time.Millisecond)
+		if !time.Now().Before(deadline) {
+			return false
+		}
 	}
+}
+
+// idle reports whether nothing is being started.
+func (t *Table) idle() bool {
+	t.reaper.mu.Lock()
+	defer t.reaper.mu.Unlock()
+	return t.reaper.starting == 0 && t.sudos.Load() == 0
+}
+
+// killAll sends SIGKILL to everything below the guest, and reports whether there was nothing.
+func (r *reaper) killAll() bool {
+	if os.Getpid() == 1 {
+		return unix.Kill(-1, unix.SIGKILL) == unix.ESRCH // from the kernel, which misses none that forks meanwhile
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return stopAndKill([]int{os.Getpid()}, nil) == 0
 }
 
 // stopAndKill stops and then kills all descendants of roots, but not those for

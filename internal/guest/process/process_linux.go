@@ -144,6 +144,7 @@ const helperPatience = time.Second
 // kill kills the process with everything that it has started.
 func (p *process) kill() error {
 	if p.table.killTree(p.helper) {
+		p.table.killOrphansLeft() // a program can kill its helper
 		return nil
 	}
 	// The helper itself does not answer: it goes too.

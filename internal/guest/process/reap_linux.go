@@ -26,6 +26,49 @@ type reaper struct {
 
 	// Helpers whose programs are being executed, by pid.
 	young map[int]bool
+
+	trees map[int]*tree // what is below each helper, young ones included, by pid
+
+	// making is held for reading while a helper is made that is not in young yet, and before mu.
+	making sync.RWMutex
+
+	orphaned bool          // a helper was killed, and what was below it may live
+	hunt     chan struct{} // closed when the present hunt for orphans ends; nil: there is none
+}
+
+// tree is a helper with all that it and its program have started, and with the commands of sudo that those asked
+// for: they are below helpers of their own. reaper.mu guards it.
+type tree struct {
+	owner *tree // of a command of sudo: that of the process that asked for it
+	dying bool  // it is being killed, or its helper has ended: it gets no more commands
+}
+
+// within reports whether a tree is that of owner or one of its commands.
+func (t *tree) within(owner *tree) bool {
+	for ; t != nil; t = t.owner {
+		if t == owner {
+			return true
+		}
+	}
+	return false
+}
+
+// ends reports whether a tree, or one that it belongs to, is dying. Since those get no more commands, there are at most
+// maxSudo of them.
+func (t *tree) ends() bool {
+	for ; t != nil; t = t.owner {
+		if t.dying {
+			return true
+		}
+	}
+	return false
+}
+
+// dying reports whether a tree ends.
+func (r *reaper) dying(t *tree) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return t.ends()
 }
 
 func (r *reaper) start() {
@@ -33,6 +76,7 @@ func (r *reaper) start() {
 	r.gone = make(map[int]func(bool))
 	r.early = make(map[int]bool)
 	r.young = make(map[int]bool)
+	r.trees = make(map[int]*tree)
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, syscall.SIGCHLD)
 	go func() {
@@ -59,6 +103,11 @@ func (r *reaper) reap() {
 		delete(r.helpers, pid)
 		delete(r.gone, pid)
 		delete(r.young, pid)
+		if t := r.trees[pid]; t != nil {
+			t.dying = true
+			delete(r.trees, pid)
+		}
+		r.orphaned = r.orphaned || p != nil && ws.Signaled()
 		if p == nil && r.starting > 0 {
 			r.early[pid] = true
 		}
@@ -71,9 +120,15 @@ func (r *reaper) reap() {
 }
 
 // spawn starts a program. See begin.
-func (r *reaper) spawn(a *spawn.Attr, gone func(killed bool), calledOff func() bool) (*spawn.Proc, error) {
-	return r.begin(func(made func(pid int) bool) (*spawn.Proc, error) {
-		a.Made = func(pid int) { made(pid) }
+func (r *reaper) spawn(a *spawn.Attr, owner *tree, gone func(killed bool), calledOff func() bool) (*spawn.Proc, error) {
+	return r.begin(owner, func(made func(pid int) bool) (*spawn.Proc, error) {
+		r.making.RLock()
+		known := sync.OnceFunc(r.making.RUnlock)
+		defer known()
+		a.Made = func(pid int) {
+			made(pid)
+			known()
+		}
 		return spawn.Start(a)
 	}, gone, calledOff)
 }
@@ -81,8 +136,9 @@ func (r *reaper) spawn(a *spawn.Attr, gone func(killed bool), calledOff func() b
 // begin starts a process; gone is called when its helper has ended, which is
 // when the process and everything that it has started have, unless the helper was
 // killed. While the start takes long, calledOff is asked whether to give it up.
-// start calls made when there is the helper; it is false if that is not a child of the guest.
-func (r *reaper) begin(start func(made func(pid int) bool) (*spawn.Proc, error), gone func(killed bool), calledOff func() bool) (*spawn.Proc, error) {
+// start calls made when there is the helper; it is false if that is not a child of the guest. A command of sudo has an owner,
+// and is killed with it.
+func (r *reaper) begin(owner *tree, start func(made func(pid int) bool) (*spawn.Proc, error), gone func(killed bool), calledOff func() bool) (*spawn.Proc, error) {
 	var helper int // once made, guarded by mu
 	made := func(pid int) bool {
 		r.mu.Lock()
@@ -91,6 +147,7 @@ func (r *reaper) begin(start func(made func(pid int) bool) (*spawn.Proc, error),
 		child := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil) == nil && r.helpers[pid] == nil
 		if child {
 			helper, r.young[pid] = pid, true
+			r.trees[pid] = &tree{owner: owner}
 		}
 		return child
 	}

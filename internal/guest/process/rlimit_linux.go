@@ -1,8 +1,11 @@
 package process
 
 import (
+	"errors"
+	"os"
 	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -101,3 +104,50 @@ func rlimits(conf *settings.Config, noFile uint64, asked []wire.Rlimit) ([]spawn
 	}
 	return limits, nil
 }
+
+// limitColumn is where the soft limits begin in /proc/PID/limits, behind the names of the resources.
+const limitColumn = 26
+
+// limitsOf returns the resource limits of a process, for another one that is started for it. prlimit(2) would take a
+// capability that the guest does not have.
+func limitsOf(pid int) ([]spawn.Rlimit, error) {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/limits")
+	if err != nil {
+		return nil, err
+	}
+	var limits []spawn.Rlimit
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "Limit ") { // the names of the columns. The resources follow in the order of their numbers
+			continue
+		}
+		l := spawn.Rlimit{Resource: len(limits)}
+		if len(line) < limitColumn {
+			return nil, errLimits
+		}
+		l.Name = strings.TrimSpace(line[:limitColumn])
+		fields := strings.Fields(line[limitColumn:])
+		var own unix.Rlimit
+		if len(fields) < 2 || unix.Getrlimit(l.Resource, &own) != nil {
+			return nil, errLimits
+		}
+		for i, value := range []*uint64{&l.Soft, &l.Hard} {
+			if *value, err = strconv.ParseUint(fields[i], 10, 64); fields[i] == "unlimited" {
+				*value, err = unix.RLIM_INFINITY, nil
+			}
+			if err != nil {
+				return nil, errLimits
+			}
+			if l.Resource == unix.RLIMIT_CORE {
+				*value = max(*value, leastCore)
+			}
+			*value = min(*value, own.Max)
+		}
+		limits = append(limits, l)
+	}
+	if len(limits) == 0 { // it is a zombie
+		return nil, errLimits
+	}
+	return limits, nil
+}
+
+var errLimits = errors.New("its resource limits can't be read")

@@ -3,6 +3,7 @@ package process
 import (
 	"errors"
 	"os"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -91,6 +92,8 @@ func startErrorText(m *wire.Start, e *spawn.StartError) string {
 	switch {
 	case e.Exec && name == "":
 		return "the program's name is empty"
+	case e.Exec && e.NotFound() && e.Tried == maxCandidates:
+		return wire.Quote(name) + " was not found in the first " + strconv.Itoa(maxCandidates) + " directories of PATH, and others are not searched"
 	case e.Exec && e.NotFound() && !strings.Contains(name, "/"):
 		return wire.Quote(name) + " was not found in PATH"
 	case e.Exec && e.Errno == unix.E2BIG:
@@ -205,7 +208,7 @@ func (t *Table) startProcess(s *conn.Stream, m *wire.Start) (*process, error) {
 		p.proc, err = t.fork(a, gone, calledOff)
 	}
 	if err == errFork {
-		p.proc, err = t.reaper.spawn(a, gone, calledOff)
+		p.proc, err = t.reaper.spawn(a, nil, gone, calledOff)
 	}
 	closeChild()
 	if err != nil {

@@ -23,6 +23,8 @@ const (
 	maxSudo = 16
 	// sudoPatience is the time in which a connection must send its request.
 	sudoPatience = 5 * time.Second
+	// sudoStart is the time in which a command must have been executed. What it is looked for in may be slow.
+	sudoStart = 10 * time.Second
 )
 
 // ServeSudo starts the commands of the program sudo, which asks for them on the abstract
@@ -78,12 +80,21 @@ func (t *Table) acceptSudo(f *os.File) {
 			unix.Close(fd)
 			continue
 		}
+		// Of the process that connected, whoever has its number now.
+		pidfd, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+		if err == unix.ENOPROTOOPT { // before Linux 6.5
+			pidfd, err = unix.PidfdOpen(int(peer.Pid), 0)
+		}
+		if err != nil {
+			unix.Close(fd)
+			continue
+		}
 		tokens <- struct{}{}
 		go func() {
 			defer func() { <-tokens }()
 			c := fdio.WaitingFile(fd, "sudo")
 			defer c.Close()
-			e := t.serveSudo(c, int(peer.Pid))
+			e := t.serveSudo(c, int(peer.Pid), pidfd)
 			_ = c.SetDeadline(time.Now().Add(sudoPatience))
 			_, _ = c.Write(e.Append(nil))
 			// To close before everything is read would take the answer back (ECONNRESET).
@@ -98,23 +109,22 @@ func ends(pidfd *os.File) bool {
 	if err != nil {
 		return false
 	}
-	return raw.Read(func(fd uintptr) bool {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-		return n > 0 || err != nil && err != unix.EINTR
-	}) == nil
+	return raw.Read(hasEnded) == nil
+}
+
+// hasEnded reports whether the process of a pidfd has ended.
+func hasEnded(pidfd uintptr) bool {
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 0)
+	return n > 0 || err != nil && err != unix.EINTR
 }
 
 // refuseSudo is the answer to a request that starts nothing.
 func refuseSudo(code uint64, why string) *wire.Exit { return &wire.Exit{Code: code, StartError: why} }
 
 // serveSudo serves a connection that a process has made. It returns the answer. The command ends with the connection, and
-// with that process: the command may hold the other end of the connection itself.
-func (t *Table) serveSudo(c *os.File, requester int) *wire.Exit {
+// with that process, of which pidfd is: the command may hold the other end of the connection itself. And it is killed with what that process belongs to.
+func (t *Table) serveSudo(c *os.File, requester, pidfd int) *wire.Exit {
 	conf := t.settings.Config()
-	pidfd, err := unix.PidfdOpen(requester, 0)
-	if err != nil {
-		return refuseSudo(1, "the process that asks has ended")
-	}
 	asks := fdio.WaitingFile(pidfd, "requester")
 	defer asks.Close()
 	_ = c.SetReadDeadline(time.Now().Add(sudoPatience))
@@ -135,9 +145,12 @@ func (t *Table) serveSudo(c *os.File, requester int) *wire.Exit {
 		return refuseSudo(1, err.Error())
 	}
 	env := environ(&u, false, conf.Env, m.Env)
-	limits, err := rlimits(&conf, 0, nil)
-	if err != nil {
-		return refuseSudo(1, err.Error())
+	t.sudos.Add(1) // before it is certain that the process lives: see KillAll
+	defer t.sudos.Add(-1)
+	limits, err := limitsOf(requester)
+	owner := t.reaper.treeOf(requester)
+	if err != nil || owner == nil || hasEnded(uintptr(pidfd)) { // then they may be another process's
+		return refuseSudo(1, "the process that asks has ended")
 	}
 	a := &spawn.Attr{
 		Argv: m.Argv, Candidates: candidates(m.Argv[0], env), Env: env, Dir: m.Dir,
@@ -148,18 +161,25 @@ func (t *Table) serveSudo(c *os.File, requester int) *wire.Exit {
 	if u.UID == 0 {
 		a.Caps = conf.RootCaps
 	}
-	var left, ended atomic.Bool
-	proc, err := t.reaper.spawn(a, func(killed bool) {
+	begun := time.Now()
+	var late, ended atomic.Bool
+	proc, err := t.reaper.spawn(a, owner, func(killed bool) {
 		if killed {
 			go t.killOrphans()
 		}
-	}, left.Load)
+	}, func() bool {
+		late.Store(time.Since(begun) > sudoStart)
+		return late.Load() || hasEnded(uintptr(pidfd))
+	})
 	closeFDs()
 	if err != nil {
 		se, started := errors.AsType[*spawn.StartError](err)
 		switch {
 		case errors.Is(err, spawn.ErrHelper):
 			t.killOrphans()
+			if late.Load() {
+				return refuseSudo(126, wire.Quote(m.Argv[0])+" could not be executed within "+sudoStart.String())
+			}
 			return &wire.Exit{Code: 137, Signal: 9}
 		case !started:
 			return refuseSudo(1, err.Error())
@@ -169,10 +189,12 @@ func (t *Table) serveSudo(c *os.File, requester int) *wire.Exit {
 		return refuseSudo(126, startErrorText(m, se))
 	}
 	leave := func() {
-		left.Store(true)
 		if !ended.Load() {
 			t.killTree(proc.Helper())
 		}
+	}
+	if t.reaper.dying(owner) { // since it was looked at
+		go leave()
 	}
 	go func() {
 		if ends(asks) {

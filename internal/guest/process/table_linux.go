@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/sandpit-dev/sandpit/internal/guest/conn"
 	"github.com/sandpit-dev/sandpit/internal/guest/settings"
@@ -18,7 +19,7 @@ type Table struct {
 	settings *settings.Settings
 	touch    func()
 	reaper   reaper
-	orphans  orphans
+	sudos    atomic.Int64 // commands of sudo that are started or run
 
 	mu    sync.Mutex
 	maker maker               // or nil
@@ -81,6 +82,14 @@ func (t *Table) Open(s *conn.Stream, op wire.Op, msg []byte) (known bool, err er
 			return true, nil
 		}
 		go func() { s.Answer(conn.Nothing{}, p.kill()) }()
+	case wire.OpKillAll:
+		go func() {
+			var err error
+			if !t.KillAll() {
+				err = wire.Fail(wire.CodeState, "a process is blocked in the kernel and will die when it leaves the kernel")
+			}
+			s.Answer(conn.Nothing{}, err)
+		}()
 	case wire.OpAnnounced:
 		var m wire.Refs
 		if err := m.Decode(msg); err != nil {

@@ -70,6 +70,7 @@ type StartError struct {
 	Errno syscall.Errno
 	Dir   bool // the working directory could not be entered
 	Exec  bool // the program itself was missing or not executable
+	Tried int  // the number of Attr.Candidates
 }
 
 // Error returns "stage: errno text".
@@ -195,7 +196,7 @@ func Start(a *Attr) (*Proc, error) {
 		return p, nil
 	case rec.Failed == sysprog.FailedChild:
 		stage := child.Name(int(rec.Step))
-		err = &StartError{Stage: stage, Errno: errno, Dir: stage == entering(a.Dir), Exec: stage == execStage}
+		err = &StartError{Stage: stage, Errno: errno, Dir: stage == entering(a.Dir), Exec: stage == execStage, Tried: len(a.Candidates)}
 		if rec.Denied != 0 && err.(*StartError).NotFound() {
 			err.(*StartError).Errno = syscall.EACCES
 		}

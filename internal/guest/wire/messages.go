@@ -92,6 +92,7 @@ const (
 	OpAnnounced Op = 30 // call: Refs → nothing
 	OpAs        Op = 31 // As: a file operation by another user, with that operation's stream
 	OpSetAttr   Op = 32 // call: SetAttr → nothing
+	OpKillAll   Op = 33 // call: nothing → nothing
 )
 
 // OfFiles reports whether As can carry the operation.

@@ -94,7 +94,7 @@ func TestNumbers(t *testing.T) {
 		"mkdir": OpMkdir, "remove": OpRemove, "rename": OpRename, "symlink": OpSymlink, "readlink": OpReadlink,
 		"chmod": OpChmod, "lifetime": OpLifetime, "expiry": OpExpiry, "copy": OpCopy, "find": OpFind, "grep": OpGrep,
 		"edit": OpEdit, "watch": OpWatch, "unpack": OpUnpack, "pack": OpPack, "dial": OpDial, "ports": OpPorts,
-		"announced": OpAnnounced, "as": OpAs, "setattr": OpSetAttr,
+		"announced": OpAnnounced, "as": OpAs, "setattr": OpSetAttr, "killall": OpKillAll,
 	} {
 		ops[name] = int(op)
 	}
