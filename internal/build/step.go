@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"compress/gzip"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -169,9 +170,6 @@ for from in $2; do
 done
 `
 
-// unpackDir is where archives are unpacked: no image has it.
-const unpackDir = "/tmp/.sandpit-copy"
-
 // copy carries out a COPY step. The archive is unpacked inside, with the rights of the user who gets the files.
 func (w *worker) copy(ctx context.Context, step string, s Step) error {
 	args := append(slices.Clone(s.Args), "", "")[:4]
@@ -202,7 +200,8 @@ func (w *worker) copy(ctx context.Context, step string, s Step) error {
 		as, own = "root", owner
 	}
 	files := w.sb.Files().As(user)
-	if err := files.Mkdir(ctx, unpackDir, 0o755, true); err != nil {
+	unpackDir := "/tmp/.sandpit-copy-" + rand.Text() // which no image has
+	if err := files.Mkdir(ctx, unpackDir, 0o755, false); err != nil {
 		return err
 	}
 	if err = files.Upload(ctx, unpackDir, tar); err == nil {

@@ -133,7 +133,7 @@ func (s *Sandbox) saveImage(ctx context.Context, c sandpit.Commit, quota int64, 
 	disk := s.info.Limits.Disk
 	s.mu.Unlock()
 	sum, left, err := s.engine.opts.Images.Save(ctx, base, image.Tree{
-		Root: root.Root, UIDs: image.ParseIDMap(root.UIDMap), GIDs: image.ParseIDMap(root.GIDMap), Omit: omit,
+		Root: root.Root, UIDs: image.ParseIDMap(root.UIDMap), GIDs: image.ParseIDMap(root.GIDMap), Omit: omit, Sockets: interpreter.Sockets,
 	}, image.SaveOptions{
 		Owner: s.namespace, Name: c.Name, Quota: quota, Bytes: disk, Read: release, Moves: moves,
 		Configure: func(config *image.Config) { configure(config, c) },
@@ -228,7 +228,7 @@ func (s *Sandbox) ownFiles(root image.Rootfs) (paths []string, err error) {
 	if s.rootInside {
 		files = append(files, s.engine.sudoFile()...)
 	}
-	paths = append(paths, path.Dir(trustFile), interpreter.Own+"*")
+	paths = append(paths, path.Dir(trustFile))
 	for _, f := range files {
 		paths = append(paths, path.Clean(f.Path))
 	}

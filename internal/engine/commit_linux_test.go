@@ -52,7 +52,7 @@ func TestCommitOverTheHost(t *testing.T) {
 	must(t, sb, `
 		mkdir -p /opt/x/empty; echo one > /opt/x/a; ln /opt/x/a /opt/x/b; ln -s a /opt/x/l; chmod 4755 /opt/x/a
 		rm /etc/group; echo more >> /etc/profile; chown 1000:1000 /opt/x/empty; chmod 0700 /root
-		echo t > /tmp/t; mkfifo /opt/x/fifo; echo n > /etc/hostname; echo w > /opt/x/.wh.a; mkdir /opt/x/.wh.d`)
+		echo t > /tmp/t; mkdir /tmp/.sandpit-mine; mkfifo /opt/x/fifo; echo n > /etc/hostname; echo w > /opt/x/.wh.a; mkdir /opt/x/.wh.d`)
 	saved := commit(t, sb, sandpit.Commit{Name: "app", Env: []string{"A=1"}, WorkDir: "/opt/x", Labels: map[string]string{"l": "v"}})
 	if saved.Name != "saved:app" || !strings.HasPrefix(saved.Digest, "sha256:") || len(saved.LeftOut) != 3 {
 		t.Errorf("got %+v", saved)
@@ -64,7 +64,7 @@ func TestCommitOverTheHost(t *testing.T) {
 	got := must(t, next, `
 		pwd; echo $A; cat a b; readlink l; stat -c '%a %h %u' a; stat -c '%u:%g' empty; stat -c %a /root
 		test -e /etc/group || echo gone; tail -1 /etc/profile; ls -A /opt/x /tmp; test "$(cat /etc/hostname)" != n`)
-	if want := "/opt/x\n1\none\none\na\n4755 2 0\n1000:1000\n700\ngone\nmore\n/opt/x:\na\nb\nempty\nl\n\n/tmp:\nt\n"; got != want {
+	if want := "/opt/x\n1\none\none\na\n4755 2 0\n1000:1000\n700\ngone\nmore\n/opt/x:\na\nb\nempty\nl\n\n/tmp:\n.sandpit-mine\nt\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	// A layer over that one, and one by its digest.

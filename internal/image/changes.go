@@ -14,8 +14,11 @@ type Tree struct {
 	UIDs, GIDs IDMap
 
 	// Omit are absolute paths that are left out, with everything below them: what is not the
-	// sandbox's own. One that ends with "*" stands for all that begin so.
+	// sandbox's own.
 	Omit []string
+
+	// Sockets begins the paths of sockets that are no loss. Others are noted, as no image has sockets. Empty: all are.
+	Sockets string
 }
 
 // An IDMap maps ids of the host to those inside: the lines of a file such as /proc/PID/uid_map,

@@ -321,9 +321,6 @@ func (p *packer) entry(dir string, dirfd int, base string, below *lowerDirs, mor
 // omits reports whether a path, or what it is in, is left out.
 func (p *packer) omits(name string) bool {
 	return slices.ContainsFunc(p.tree.Omit, func(o string) bool {
-		if prefix, ok := strings.CutSuffix(o, "*"); ok {
-			return strings.HasPrefix("/"+name, prefix)
-		}
 		rest, in := strings.CutPrefix("/"+name, o)
 		return in && (rest == "" || rest[0] == '/')
 	})
@@ -409,7 +406,9 @@ func (p *packer) file(dir, name string, st *unix.Statx_t) error {
 		}
 		return p.write(hdr)
 	case unix.S_IFSOCK:
-		p.about.note("%.200q: a socket", name)
+		if p.tree.Sockets == "" || !strings.HasPrefix("/"+name, p.tree.Sockets) {
+			p.about.note("%.200q: a socket", name)
+		}
 		return nil
 	case unix.S_IFIFO:
 		p.about.note("%.200q: a FIFO", name)

@@ -169,7 +169,7 @@ func TestUnmarked(t *testing.T) {
 		}
 		for range 2000 {
 			all := []byte(noise + begin + want + end + begin + end + "more\x1e")
-			u := NewUnmarked(identity{tag, "own", bash, socketPrefix + "x"}.command())
+			u := NewUnmarked(identity{tag, "own", bash, Sockets + "x"}.command())
 			var out []byte
 			at, next := int64(1), int64(0)
 			if fresh {
@@ -195,13 +195,13 @@ func TestUnmarked(t *testing.T) {
 	}
 	// What is not a mark after all is passed on together with what follows.
 	many, calls := bytes.Repeat([]byte{markByte}, 64_000), 0
-	marks := NewUnmarked(identity{tag, "own", bash, socketPrefix + "x"}.command())
+	marks := NewUnmarked(identity{tag, "own", bash, Sockets + "x"}.command())
 	marks.Take(1, 1, many, func(_ int64, b []byte) { calls++ })
 	if calls != 1 {
 		t.Errorf("%d bytes are passed on in %d pieces", len(many), calls)
 	}
 	// A text without an end hides only so much.
-	u, kept := NewUnmarked(identity{tag, "own", bash, socketPrefix + "x"}.command()), 0
+	u, kept := NewUnmarked(identity{tag, "own", bash, Sockets + "x"}.command()), 0
 	for range 4 {
 		u.Take(0, 0, []byte(end[:len(end)-1]), func(int64, []byte) {})
 		u.Take(0, 0, bytes.Repeat([]byte("x"), maxMarkText), func(_ int64, b []byte) { kept += len(b) })
@@ -242,13 +242,13 @@ func TestParseCommand(t *testing.T) {
 	}
 	of := func(tag, id, socket string) []string { return identity{tag, id, l, socket}.command() }
 	for _, tag := range []string{tag, readyTag} {
-		good := of(tag, "own", socketPrefix+"x")
-		if is, ok := parseCommand(good); !ok || is.tag != tag || is.language.name != sandpit.Python || is.id != "own" || is.socket != socketPrefix+"x" {
+		good := of(tag, "own", Sockets+"x")
+		if is, ok := parseCommand(good); !ok || is.tag != tag || is.language.name != sandpit.Python || is.id != "own" || is.socket != Sockets+"x" {
 			t.Errorf("%q is %+v, %v", good, is, ok)
 		}
 	}
-	good := of(tag, "own", socketPrefix+"x")
-	for _, bad := range [][]string{nil, {tag}, good[:len(good)-1], append([]string{"x"}, good...), of(tag, "../x", socketPrefix+"x"), of(tag, "own", "/run/x"), of("sandpit-zygote", "own", socketPrefix+"x")} {
+	good := of(tag, "own", Sockets+"x")
+	for _, bad := range [][]string{nil, {tag}, good[:len(good)-1], append([]string{"x"}, good...), of(tag, "../x", Sockets+"x"), of(tag, "own", "/run/x"), of("sandpit-zygote", "own", Sockets+"x")} {
 		if _, ok := parseCommand(bad); ok {
 			t.Errorf("%q is taken for a context", bad)
 		}

@@ -272,7 +272,7 @@ func (c *state) running(ctx context.Context) (*instance, error) {
 		}
 		c.stale = append(c.stale, is.socket)
 	}
-	s := setup{Language: c.language.name, Socket: socketPrefix + random(), Nonce: random(), Stale: c.stale, MaxLine: maxLine, Dir: c.dir, Env: c.env}
+	s := setup{Language: c.language.name, Socket: Sockets + random(), Nonce: random(), Stale: c.stale, MaxLine: maxLine, Dir: c.dir, Env: c.env}
 	c.mu.Unlock()
 	if is != nil {
 		_ = is.process.Kill(ctx) // what it has left behind

@@ -139,7 +139,7 @@ func parseCommand(argv []string) (i identity, ok bool) {
 	}
 	l, err := languageOf(argv[at+2])
 	i = identity{tag: argv[at], id: argv[at+1], language: l, socket: argv[at+3]}
-	return i, err == nil && checkID(i.id) == nil && slices.Equal(argv, i.command()) && strings.HasPrefix(i.socket, socketPrefix)
+	return i, err == nil && checkID(i.id) == nil && slices.Equal(argv, i.command()) && strings.HasPrefix(i.socket, Sockets)
 }
 
 // source returns the program as the interpreter reads it.

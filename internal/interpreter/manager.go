@@ -84,11 +84,8 @@ type Manager struct {
 // New returns the contexts of a sandbox.
 func New(place Place) *Manager { return &Manager{place: place} }
 
-// Own begins the paths of files that are of Sandpit and not of the sandbox, such as the sockets of contexts.
-const Own = "/tmp/.sandpit-"
-
-// socketPrefix begins the paths of sockets.
-const socketPrefix = Own
+// Sockets begins the paths of the sockets of contexts.
+const Sockets = "/tmp/.sandpit-"
 
 // random returns a random text for a nonce or a name.
 func random() string {

@@ -33,7 +33,7 @@ func Warm(ctx context.Context, place Starter, name string, modules []string) ([]
 			return nil, err
 		}
 	}
-	s := setup{Language: l.name, Socket: socketPrefix + random(), Nonce: random(), MaxLine: maxLine, Modules: modules}
+	s := setup{Language: l.name, Socket: Sockets + random(), Nonce: random(), MaxLine: maxLine, Modules: modules}
 	is, err := l.start(ctx, place, identity{readyTag, l.name, l, s.Socket}.command(), origin, s)
 	if err != nil {
 		return nil, err
