@@ -82,6 +82,9 @@ type App struct {
 	// OpenImages opens the image store under home.
 	OpenImages func(home string) *image.Store
 
+	// PrintsKey says that the command prints the configured key, which is then of use without a server.
+	PrintsKey bool
+
 	warned bool // about variables
 }
 
