@@ -91,7 +91,7 @@ type Options struct {
 	// Reload receives a value for each request to read the policies again.
 	Reload <-chan struct{}
 
-	// Leave receives a value for each request to end if the server is idle. See LeaveSignal.
+	// Leave receives a value for each request to end if no requests are in progress. See LeaveSignal.
 	Leave <-chan struct{}
 
 	// Patience says how long to wait for operations that may hang.
@@ -243,7 +243,7 @@ const stuckTime = 10*time.Second + 6*partTime
 
 // openState opens the state. A server in the background is started when none
 // answers; if the state is in use, it is of one that is about to end, whose
-// place it takes. Another server takes the place of an idle one in the background.
+// place it takes. Another server takes the place of one in the background.
 func (s *server) openState(ctx context.Context) (err error) {
 	openWith := state.Open
 	if s.opt.Settings.SecretKey == KeyInKeyring {
@@ -254,18 +254,21 @@ func (s *server) openState(ctx context.Context) (err error) {
 	for until := time.Now().Add(ending); ; {
 		s.state, err = openWith(ctx, dir)
 		if err == nil && asked.pid > 0 {
-			s.opt.Say(fmt.Sprintf("this server takes the place of the idle one that a command started, process %d", asked.pid))
+			s.opt.Say(fmt.Sprintf("this server takes the place of the one that a command started, process %d", asked.pid))
 		}
 		if !errors.Is(err, state.ErrInUse) || time.Now().After(until) {
 			return err
 		}
 		background := Background{Home: s.opt.Home}
-		if !s.opt.Background && !asked.leaves(background, state.Holder(dir)) {
+		if !s.opt.Background && !asked.leaves(state.Holder(dir)) {
 			return err
 		}
 		if s.opt.Background || asked.late() {
-			if answers, _ := background.Answers(ctx); answers {
-				return err // it was about to begin, or is not idle
+			switch answers, _ := background.Answers(ctx); {
+			case answers && !s.opt.Background:
+				return asked.stays(dir)
+			case answers:
+				return err // it was about to begin
 			}
 		}
 		select {

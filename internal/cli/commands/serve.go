@@ -19,7 +19,8 @@ directory, which only its own user may use, and on the addresses given with --li
 You do not have to start a server for yourself: a command that needs one starts it. This
 command is for a server of a machine or a team, under systemd (see deploy/systemd; socket
 activation and sd_notify are supported) or in a container. It takes the place of a server
-that a command started, if that has no sandboxes and no requests in progress.
+that a command started, and adopts its sandboxes. While that has requests in progress, such
+as 'sandpit exec', this one waits for 5 seconds, and then refuses to start.
 
 Over TCP every caller needs a key (sandpit key create). If a server listens on TCP and has
 no key, it creates the first one and shows it once. Without a certificate the server
