@@ -64,8 +64,9 @@ type Command struct {
 	NoFile int64
 
 	// Rlimits are limits of the program, which processes that it starts inherit. Resources
-	// that are not named have those of the sandbox.
+	// that are not named have those of the sandbox: Spec.Rlimits, or else what the sandbox allows.
 	Rlimits []Rlimit
+
 	// Tag is a name that the caller gives the process, of at most MaxTag bytes of printable
 	// characters. ProcessInfo has it, so that the process can be found again. Several
 	// processes may have the same one.
@@ -84,7 +85,7 @@ type Command struct {
 // Hard.
 //
 // Start returns ErrInvalid for a resource that is unknown or given twice, for a Soft above Hard, and for a
-// Hard above what the sandbox allows. Core files are never written: a limit of core of 0 is allowed,
+// Hard above what the sandbox allows, and so does Create for those of a Spec. Core files are never written: a limit of core of 0 is allowed,
 // and has no effect.
 type Rlimit struct {
 	// Resource is the kernel's name: as, core, cpu, data, fsize, locks, memlock, msgqueue,

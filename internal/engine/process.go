@@ -403,6 +403,12 @@ func (s *Sandbox) clear() {
 
 // completed returns the command, completed by the image's configuration.
 func (s *Sandbox) completed(cmd sandpit.Command) (sandpit.Command, error) {
+	for _, l := range s.rlimits {
+		own := func(o sandpit.Rlimit) bool { return o.Resource == l.Resource }
+		if !slices.ContainsFunc(cmd.Rlimits, own) && !(l.Resource == "nofile" && cmd.NoFile > 0) {
+			cmd.Rlimits = append(slices.Clip(cmd.Rlimits), l)
+		}
+	}
 	if !cmd.FromImage && cmd.Entrypoint == nil {
 		return cmd, nil
 	}

@@ -137,6 +137,7 @@ func TestNothingIsLostOnTheWay(t *testing.T) {
 		Mounts: []sandpit.Mount{{Source: "/s", Target: "/t", ReadOnly: true, NoSockets: true}}, Tmpfs: []sandpit.Tmpfs{{Target: "/t", Size: 7}}, ReadOnly: true,
 		Write: []string{"/a"}, Labels: map[string]string{"k": "v"}, Idle: sandpit.NoIdle, OnExpiry: sandpit.ExpiryPause,
 		Secrets: []sandpit.Secret{{Name: "s", Variable: "V", Hosts: []string{"h"}}, {Name: "t", Env: true}},
+		Rlimits: []sandpit.Rlimit{{Resource: "cpu", Soft: 1, Hard: sandpit.RlimitUnlimited}},
 	}
 	read := func(name string, v interface{ Sandpit() (sandpit.Spec, error) }, want sandpit.Spec) {
 		t.Helper()

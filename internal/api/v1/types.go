@@ -67,6 +67,7 @@ type Spec struct {
 	User       string            `json:"user,omitempty"`
 	RootInside bool              `json:"root_inside,omitempty" doc:"Root and other users exist inside, beside user, who may use sudo"`
 	Limits     *Limits           `json:"limits,omitempty"`
+	Rlimits    []Rlimit          `json:"rlimits,omitempty" doc:"Resource limits of every command, and of the interpreters of code. A command replaces those of the same resource by its own"`
 	Mounts     []Mount           `json:"mounts,omitempty"`
 	Tmpfs      []Tmpfs           `json:"tmpfs,omitempty"`
 	NoStart    bool              `json:"no_start,omitempty" doc:"Leave it in the state created until it is started"`

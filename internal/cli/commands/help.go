@@ -168,8 +168,8 @@ func (a *tree) configTopic() *cobra.Command {
   4. the machine's file: /etc/sandpit/config.yaml
   5. the built-in default: see 'sandpit policy show'
 
-A setting at a higher level replaces the same setting at a lower one. Only env, env-file
-and label are merged; an entry at a higher level replaces the one with the same name.
+A setting at a higher level replaces the same setting at a lower one. Only env, env-file,
+label and ulimit are merged; an entry at a higher level replaces the one with the same name.
 read-only and write can't be combined: the one at the higher level applies.
 
 Every setting is enforced, or the run is refused. Only built-in defaults are omitted

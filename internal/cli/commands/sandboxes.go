@@ -59,7 +59,7 @@ func (f *lifetimeFlags) register(cmd *cobra.Command, defaults bool) {
 func (a *tree) createCommand() *cobra.Command {
 	// Flags of run that are about one command, or about this program's own pulls.
 	oneRun := map[string]bool{
-		"timeout": true, "interactive": true, "tty": true, "json": true, "init-time": true, "entrypoint": true, "ulimit": true,
+		"timeout": true, "interactive": true, "tty": true, "json": true, "init-time": true, "entrypoint": true,
 		"name": true, "mirror": true, "plain-http": true,
 	}
 	for _, name := range cli.UpstreamFlags() {
@@ -78,8 +78,11 @@ takes nothing of the machine, and these times do not pass, until 'sandpit start'
 	}
 	for _, section := range o.Sections() {
 		for _, e := range section.Entries {
-			if e.Name == "output-limit" {
+			switch e.Name {
+			case "output-limit":
 				e.Usage = "output of a command; the rest is counted and dropped (default 1g)"
+			case "ulimit":
+				e.Usage = strings.Replace(e.Usage, "CMD", "each command", 1)
 			}
 			if !oneRun[e.Name] {
 				addFlags(cmd.Flags(), e)
