@@ -160,6 +160,7 @@ type Result struct {
 	PidsRefused bool // since its start the sandbox was refused a process or thread because of Limits.Pids
 	DiskFull    bool // at its end the sandbox's own file system held as many bytes as Limits.Disk allows
 	FilesFull   bool // at its end it held as many files as Limits.Files allows
+	CPUExceeded bool // it, or a process that it waited for, used as much CPU time as its Rlimit of cpu allows
 
 	StdoutBytes  int64 // bytes written by the process, including dropped ones
 	StderrBytes  int64

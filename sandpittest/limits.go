@@ -29,6 +29,7 @@ var limitProperties = []property{
 	{"C1, C4, C5: a command that fails is told the limits that were hit, and no other one", testLimitsHit},
 	{"C6: open files are held", testNoFile},
 	{"resource limits hold in the command that has them", testRlimits},
+	{"a command that has reached its limit of CPU time is told so", testCPUExceeded},
 	{"resource limits of a sandbox hold in the commands that have no others", testRlimitsOfSandbox},
 	{"no core file and no locked memory beyond the limits", testOtherLimits},
 	{"limits told are limits asked for", testLimitsTold},
@@ -434,6 +435,28 @@ func testRlimits(t *testing.T, e *env) {
 			if !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(err.Error(), text) || sandpit.StageOf(err) != sandpit.StageLimits {
 				t.Errorf("%+v: got %v, of the stage %q", limit, err, sandpit.StageOf(err))
 			}
+		}
+	}
+}
+
+func testCPUExceeded(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	const busy = "while :; do :; done"
+	for _, tt := range []struct {
+		script     string
+		soft, hard uint64
+		want       bool
+	}{
+		{busy, 1, 2, true}, // SIGXCPU
+		{busy, 1, 1, true}, // SIGKILL
+		{"sh -c '" + busy + "'; exit $?", 1, 1, true}, // that of a child
+		{"kill -9 $$", 1, 1, false},
+		{"exit 152", 1, 1, false},
+		{"exit 3", 1, 1, false},
+	} {
+		out := run(t, sb, sandpit.Command{Script: tt.script, Rlimits: []sandpit.Rlimit{{Resource: "cpu", Soft: tt.soft, Hard: tt.hard}}})
+		if out.CPUExceeded != tt.want || out.Success() || out.OOMKilled || out.TimedOut {
+			t.Errorf("%s: got %+v", tt.script, out.Result)
 		}
 	}
 }

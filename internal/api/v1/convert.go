@@ -316,7 +316,7 @@ func (p Process) Sandpit() (sandpit.ProcessInfo, error) {
 func FromResult(r sandpit.Result) Result {
 	return Result{
 		ExitCode: r.ExitCode, Signal: r.Signal, TimedOut: r.TimedOut, OOMKilled: r.OOMKilled, Truncated: r.Truncated,
-		PidsRefused: r.PidsRefused, DiskFull: r.DiskFull, FilesFull: r.FilesFull,
+		PidsRefused: r.PidsRefused, DiskFull: r.DiskFull, FilesFull: r.FilesFull, CPUExceeded: r.CPUExceeded,
 		StdoutBytes: r.StdoutBytes, StderrBytes: r.StderrBytes, DroppedBytes: r.DroppedBytes,
 		Wall: Seconds(r.Wall), UserCPU: Seconds(r.UserCPU), SystemCPU: Seconds(r.SystemCPU), PeakMemory: r.PeakMemory,
 	}
@@ -326,7 +326,7 @@ func FromResult(r sandpit.Result) Result {
 func (r Result) Sandpit() sandpit.Result {
 	return sandpit.Result{
 		ExitCode: r.ExitCode, Signal: r.Signal, TimedOut: r.TimedOut, OOMKilled: r.OOMKilled, Truncated: r.Truncated,
-		PidsRefused: r.PidsRefused, DiskFull: r.DiskFull, FilesFull: r.FilesFull,
+		PidsRefused: r.PidsRefused, DiskFull: r.DiskFull, FilesFull: r.FilesFull, CPUExceeded: r.CPUExceeded,
 		StdoutBytes: r.StdoutBytes, StderrBytes: r.StderrBytes, DroppedBytes: r.DroppedBytes,
 		Wall: Duration(r.Wall), UserCPU: Duration(r.UserCPU), SystemCPU: Duration(r.SystemCPU), PeakMemory: r.PeakMemory,
 	}

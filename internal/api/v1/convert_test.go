@@ -175,7 +175,7 @@ func TestNothingIsLostOnTheWay(t *testing.T) {
 		check("command", got, want)
 	}
 
-	res := sandpit.Result{ExitCode: 1, Signal: 2, TimedOut: true, OOMKilled: true, Truncated: true, StdoutBytes: 3, StderrBytes: 4, DroppedBytes: 5, Wall: 123456789123, UserCPU: 1, SystemCPU: 999999999, PeakMemory: 1 << 50}
+	res := sandpit.Result{ExitCode: 1, Signal: 2, TimedOut: true, OOMKilled: true, Truncated: true, CPUExceeded: true, StdoutBytes: 3, StderrBytes: 4, DroppedBytes: 5, Wall: 123456789123, UserCPU: 1, SystemCPU: 999999999, PeakMemory: 1 << 50}
 	check("result", overJSON(t, v1.FromResult(res)).Sandpit(), res)
 	proc := sandpit.ProcessInfo{ID: "p", PID: 3, Argv: []string{"a"}, User: "u", Background: true, Terminal: true, StartedAt: now, Result: &res}
 	for _, argv := range [][]string{{"a"}, {"a\xff", "b"}} {
