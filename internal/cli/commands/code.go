@@ -25,8 +25,8 @@ import (
 
 const codeLong = `Run code in a sandbox that keeps its state: variables, imports and functions of one run are
 there in the next. The code is that of FILE, a file of this machine, of --eval, or of standard input. At a
-terminal without FILE and --eval, a prompt reads it: blocks of several lines end with an empty line, ^C
-interrupts, ^D and the words exit and quit leave.
+terminal without FILE and --eval, a prompt reads it: blocks of several lines, and all code of languages without
+state, end with an empty line, ^C interrupts, ^D and the words exit and quit leave.
 
 The languages are %s; and, without state, %s.
 Without --language and --context, the extension of FILE tells the language. Standard input, --eval and
@@ -244,7 +244,7 @@ func (a *tree) runCode(ctx context.Context, sb sandpit.Sandbox, code sandpit.Cod
 	if res.StateLost != "" {
 		a.Note("%s", res.StateLost)
 	}
-	if res.Stateless {
+	if res.Stateless && !a.prompting {
 		a.Note("%s keeps no state from one run to the next", code.Language)
 	}
 	if res.Error != nil {
