@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -146,7 +147,11 @@ come first, or with -r the newest. No server is started: if none is running, but
 an earlier one are left, that is an error.
 
 Filters: label=KEY[=VALUE], state=STATE, name=PART, image=PART, since=TIME, until=TIME. A TIME
-is that of creation, or how long ago that was: until=24h selects what is older than a day.`,
+is that of creation, or how long ago that was: until=24h selects what is older than a day.
+
+With --all-namespaces, this user's own server and administrators' keys list the sandboxes of
+all namespaces, such as those of keys of 'sandpit env --new-key'. Other commands reach them
+with a key of their namespace: see 'sandpit key create --namespace'.`,
 		Example: "  sandpit ps\n  sandpit ps -a --filter label=team=build --filter until=7d\n" +
 			"  sandpit ps --format '{{.Name}}\\t{{.State}}\\t{{.Labels.team}}'",
 		Args:              arguments(0, 1),
@@ -156,15 +161,19 @@ is that of creation, or how long ago that was: until=24h selects what is older t
 	as.register(cmd, jsonInfo{})
 	all := cmd.Flags().BoolP("all", "a", false, "also show those that are not running")
 	quiet := cmd.Flags().BoolP("quiet", "q", false, "print only names, or process IDs")
+	everywhere := cmd.Flags().Bool("all-namespaces", false, "list the sandboxes of all namespaces of the server; for administrators")
 	only := filter{ListQuery: sandpit.ListQuery{Limit: sandpit.MaxPage}, listing: true}
 	only.register(cmd.Flags())
 	cmd.Flags().BoolVarP(&only.NewestFirst, "reverse", "r", false, "list the newest first")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		err := a.withServer(cmd.Context(), true, func(ctx context.Context, s *session) error {
+			if len(args) == 1 && *everywhere {
+				return sandpit.WithHint(cli.Usagef("--all-namespaces is for lists of sandboxes, but %q is given", args[0]), "omit one of them")
+			}
 			if len(args) == 1 {
 				return a.psProcesses(ctx, s, args[0], *all, &as, *quiet, &only)
 			}
-			return a.psSandboxes(ctx, s, &only, *all, &as, *quiet)
+			return a.psSandboxes(ctx, s, &only, *all, *everywhere, &as, *quiet)
 		})
 		switch {
 		case !errors.Is(err, cli.ErrNoServer):
@@ -185,8 +194,12 @@ is that of creation, or how long ago that was: until=24h selects what is older t
 }
 
 // psSandboxes lists sandboxes.
-func (a *tree) psSandboxes(ctx context.Context, s *session, only *filter, all bool, as *format, quiet bool) error {
-	infos, err := s.list(ctx, only.ListQuery)
+func (a *tree) psSandboxes(ctx context.Context, s *session, only *filter, all, everywhere bool, as *format, quiet bool) error {
+	list := s.list
+	if everywhere {
+		list = s.listEverywhere
+	}
+	infos, err := list(ctx, only.ListQuery)
 	if err != nil {
 		return err
 	}
@@ -213,7 +226,8 @@ func (a *tree) psSandboxes(ctx context.Context, s *session, only *filter, all bo
 		return printObjects(a, as, objects)
 	}
 	head := []string{"NAME", "STATE", "IMAGE", "AGE", "EXPIRES", "LABELS"}
-	if s.nested == sandpit.AllNamespaces {
+	several := everywhere || s.nested == sandpit.AllNamespaces
+	if several {
 		head = append([]string{"NAMESPACE"}, head...)
 	}
 	table := a.table(head...)
@@ -222,12 +236,46 @@ func (a *tree) psSandboxes(ctx context.Context, s *session, only *filter, all bo
 		if !info.ExpiresAt.IsZero() {
 			expires = "in " + coarse(time.Until(info.ExpiresAt))
 		}
-		if s.nested == sandpit.AllNamespaces {
-			fmt.Fprint(table, cmp.Or(info.Namespace, "-")+"\t")
+		if several {
+			fmt.Fprint(table, cli.Harmless(cmp.Or(info.Namespace, "-"))+"\t")
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", info.Name, info.State, cli.Harmless(shortImage(info.Image)), ago(info.CreatedAt), expires, cli.Harmless(labelText(info.Labels)))
 	}
 	return table.Flush()
+}
+
+// listEverywhere is session.list for the sandboxes of all namespaces of the server. Their Namespace is the whole one.
+func (s *session) listEverywhere(ctx context.Context, q sandpit.ListQuery) ([]sandpit.Info, error) {
+	var names []string
+	err := pages(ctx, s, "/v1/namespaces", url.Values{}, func(page v1.NamespaceList) (string, error) {
+		for _, n := range page.Namespaces {
+			names = append(names, n.Name)
+		}
+		return page.Next, nil
+	})
+	var all []sandpit.Info
+	for _, name := range names {
+		if err != nil {
+			break
+		}
+		err = pages(ctx, s, "/v1/namespaces/"+url.PathEscape(name)+"/sandboxes", url.Values{}, func(page v1.SandboxList) (string, error) {
+			for _, found := range page.Sandboxes {
+				info := found.Sandpit()
+				if info.Namespace = name; found.Namespace != "" {
+					info.Namespace += "/" + found.Namespace
+				}
+				if q.Selects(info) {
+					all = append(all, info)
+				}
+			}
+			return page.Next, nil
+		})
+	}
+	slices.SortStableFunc(all, func(a, b sandpit.Info) int { return a.CreatedAt.Compare(b.CreatedAt) })
+	if q.NewestFirst {
+		slices.Reverse(all)
+	}
+	return all, err
 }
 
 // psProcesses lists the processes of a sandbox.
