@@ -248,6 +248,9 @@ type KeyList struct {
 	Next string `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
 }
 
+// ServiceHeader is a header of errors at an address that serves clients of another project: its name, such as "e2b".
+const ServiceHeader = "X-Sandpit-Service"
+
 // Namespace is a namespace of a server.
 type Namespace struct {
 	Name      string `json:"name"`
