@@ -368,6 +368,19 @@ func (m *Manager) Restart(ctx context.Context, id string) error {
 	return c.kill(ctx, restarted)
 }
 
+// Ends notes why all interpreters are about to end. Their next runs tell it.
+func (m *Manager) Ends(why string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.contexts {
+		c.mu.Lock()
+		if c.is != nil {
+			c.is.ends(why)
+		}
+		c.mu.Unlock()
+	}
+}
+
 // Remove removes a context. See sandpit.Coder.
 func (m *Manager) Remove(ctx context.Context, id string) error {
 	c, err := m.get(ctx, id)
