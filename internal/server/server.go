@@ -329,7 +329,7 @@ func (s *server) startEngine(ctx context.Context) error {
 		Memory:   book,
 		Pool:     s.pool(),
 		NotHeld: func(h engine.Held, err error) {
-			opt.Log.Warn("no sandbox can be held ready", "image", h.Image, "policy", h.Policy.Name, "error", err, "fix", sandpit.Hint(err))
+			opt.Log.Warn("no sandbox can be held ready", logged(err, "image", h.Image, "policy", h.Policy.Name)...)
 		},
 		Observe:  s.observe,
 		Denied:   s.denials.add,
@@ -355,12 +355,21 @@ func (s *server) startEngine(ctx context.Context) error {
 		opt.Log.Warn("a mount of a sandbox exposes a data directory with sockets of servers and guests: create the sandbox again", "sandbox", name, "directory", dir)
 	}
 	for _, err := range report.Refused {
-		opt.Log.Error("a sandbox could not be adopted", "error", err, "fix", sandpit.Hint(err))
+		opt.Log.Error("a sandbox could not be adopted", logged(err)...)
 	}
 	for _, err := range report.Lacking {
-		opt.Log.Warn("an adopted sandbox lacks a protection or its network", "error", err, "fix", sandpit.Hint(err))
+		opt.Log.Warn("an adopted sandbox lacks a protection or its network", logged(err)...)
 	}
 	return nil
+}
+
+// logged returns the attributes of an error in the log, after others: the error, and what to do if that is known.
+func logged(err error, attrs ...any) []any {
+	attrs = append(attrs, "error", err)
+	if fix := sandpit.Hint(err); fix != "" {
+		attrs = append(attrs, "fix", fix)
+	}
+	return attrs
 }
 
 // observe is engine.Options.Observe.
