@@ -142,12 +142,13 @@ func (a *tree) psCommand() *cobra.Command {
 		Use:   "ps [flags] [NAME]",
 		Short: "list sandboxes, or the processes of one",
 		Long: `List the running sandboxes or, with a NAME, the processes of that sandbox. With -a, also
-list those that have stopped, failed, exited or were not started. --filter state=STATE implies -a. The oldest
-come first, or with -r the newest. No server is started: if none is running, but sandboxes of
-an earlier one are left, that is an error.
+list those that have stopped, failed, exited or were not started. --filter state=STATE implies -a.
+The oldest come first, or with -r the newest. No server is started: if none is running, but
+sandboxes of an earlier one are left, that is an error.
 
 Filters: label=KEY[=VALUE], state=STATE, name=PART, image=PART, since=TIME, until=TIME. A TIME
-is that of creation, or how long ago that was: until=24h selects what is older than a day.
+is that of creation (2026-01-02, 2026-01-02T15:04:05Z), or how long ago that was: until=24h
+selects what is older than a day.
 
 With --all-namespaces, this user's own server and administrators' keys list the sandboxes of
 all namespaces, such as those of keys of 'sandpit env --new-key'. Other commands reach them
@@ -162,7 +163,7 @@ with a key of their namespace: see 'sandpit key create --namespace'.`,
 	all := cmd.Flags().BoolP("all", "a", false, "also show those that are not running")
 	quiet := cmd.Flags().BoolP("quiet", "q", false, "print only names, or process IDs")
 	everywhere := cmd.Flags().Bool("all-namespaces", false, "list the sandboxes of all namespaces of the server; for administrators")
-	only := filter{ListQuery: sandpit.ListQuery{Limit: sandpit.MaxPage}, listing: true}
+	only := filter{ListQuery: sandpit.ListQuery{Limit: sandpit.MaxPage}}
 	only.register(cmd.Flags())
 	cmd.Flags().BoolVarP(&only.NewestFirst, "reverse", "r", false, "list the newest first")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -467,10 +468,11 @@ func (a *tree) removeCommand() *cobra.Command {
 	cmd := a.serverCommand(&cobra.Command{
 		Use: "rm [flags] [NAME...]",
 		Long: `Remove sandboxes with everything in them, even if they are running, and print their names.
-With --all or a filter, all that match are removed, without a question. With -f, sandboxes that do not
-exist are no failure.
+With --all or a filter, all that match are removed, without a question. With -f, sandboxes that do
+not exist are no failure.
 
-Filters: label=KEY[=VALUE], state=STATE, since=TIME, until=TIME; see 'sandpit help ps'.`,
+Filters: label=KEY[=VALUE], state=STATE, name=PART, image=PART, since=TIME, until=TIME; see
+'sandpit help ps'.`,
 		Example:           "  sandpit rm work\n  sandpit rm --filter label=team=build\n  sandpit rm --all",
 		Args:              arguments(0, -1),
 		ValidArgsFunction: a.completeNames(-1),
@@ -487,7 +489,7 @@ Filters: label=KEY[=VALUE], state=STATE, since=TIME, until=TIME; see 'sandpit he
 		case !matching && len(args) == 0:
 			return sandpit.WithHint(cli.Usagef("no sandbox is given"), "give names, --filter or --all")
 		case matching:
-			return a.removeAll(cmd.Context(), only.ListQuery)
+			return a.removeAll(cmd.Context(), &only)
 		}
 		return remove(cmd, args)
 	}
@@ -505,7 +507,7 @@ func (a *tree) pruneCommand() *cobra.Command {
 		Long: `Remove the sandboxes that have stopped or failed, with their files, and print their names.
 It does not ask for confirmation. 'sandpit images prune' removes unused images.
 
-Filters: label=KEY[=VALUE], since=TIME, until=TIME; see 'sandpit help ps'.`,
+Filters: label=KEY[=VALUE], name=PART, image=PART, since=TIME, until=TIME; see 'sandpit help ps'.`,
 		Example:           "  sandpit prune\n  sandpit prune --filter until=7d",
 		Args:              noArguments,
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -515,7 +517,7 @@ Filters: label=KEY[=VALUE], since=TIME, until=TIME; see 'sandpit help ps'.`,
 			return sandpit.WithHint(cli.Usagef("prune removes only stopped and failed sandboxes, and takes no other state"), "use 'sandpit rm --filter state=...'")
 		}
 		only.States = []sandpit.State{sandpit.StateStopped, sandpit.StateFailed}
-		return a.removeAll(cmd.Context(), only.ListQuery)
+		return a.removeAll(cmd.Context(), &only)
 	}
 	only.register(cmd.Flags())
 	return cmd

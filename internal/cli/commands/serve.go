@@ -53,7 +53,7 @@ The settings of a server are in /etc/sandpit/server.yaml, or the file given with
   audit-size: 4g               # size of the audit log; audit-time: 168h in which no key may fill it
   upstream-proxy: http://proxy.example:3128  # for sandboxes and images; or https://, socks5://
   no-proxy: .corp.example,10.0.0.0/8         # hosts that are reached without it
-  ca-bundle: corp.pem          # certificates to trust beside the machine's, also in sandboxes with egress
+  ca-bundle: corp.pem          # certificates to trust, also in sandboxes with egress
   dns: [10.0.0.53]             # name servers for sandboxes that name none (default the machine's)
   private-webhooks: false      # allow webhooks to addresses that are not public
   services: [{name: own, hosts: [api.example.com], variables: [OWN_KEY]}]  # for secrets`
