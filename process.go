@@ -64,8 +64,9 @@ type Command struct {
 	NoFile int64
 
 	// Rlimits are limits of the program, which processes that it starts inherit. Resources
-	// that are not named have those of the sandbox.
+	// that are not named have those of the sandbox: Spec.Rlimits, or else what the sandbox allows.
 	Rlimits []Rlimit
+
 	// Tag is a name that the caller gives the process, of at most MaxTag bytes of printable
 	// characters. ProcessInfo has it, so that the process can be found again. Several
 	// processes may have the same one.
@@ -84,7 +85,7 @@ type Command struct {
 // Hard.
 //
 // Start returns ErrInvalid for a resource that is unknown or given twice, for a Soft above Hard, and for a
-// Hard above what the sandbox allows. Core files are never written: a limit of core of 0 is allowed,
+// Hard above what the sandbox allows, and so does Create for those of a Spec. Core files are never written: a limit of core of 0 is allowed,
 // and has no effect.
 type Rlimit struct {
 	// Resource is the kernel's name: as, core, cpu, data, fsize, locks, memlock, msgqueue,
@@ -159,6 +160,7 @@ type Result struct {
 	PidsRefused bool // since its start the sandbox was refused a process or thread because of Limits.Pids
 	DiskFull    bool // at its end the sandbox's own file system held as many bytes as Limits.Disk allows
 	FilesFull   bool // at its end it held as many files as Limits.Files allows
+	CPUExceeded bool // it, or a process that it waited for, used as much CPU time as its Rlimit of cpu allows
 
 	StdoutBytes  int64 // bytes written by the process, including dropped ones
 	StderrBytes  int64

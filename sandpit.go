@@ -38,6 +38,7 @@ package sandpit
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -102,6 +103,12 @@ type ListQuery struct {
 	Limit     int               // 0: DefaultPage; at most MaxPage
 
 	NewestFirst bool // the newest first; else the oldest
+}
+
+// Selects reports whether the query selects a sandbox, wherever that is in the list.
+func (q ListQuery) Selects(info Info) bool {
+	return (q.Since.IsZero() || !info.CreatedAt.Before(q.Since)) && (q.Until.IsZero() || info.CreatedAt.Before(q.Until)) &&
+		(len(q.States) == 0 || slices.Contains(q.States, info.State)) && HaveLabels(info.Labels, q.Labels, q.HasLabels)
 }
 
 // Page is a part of a list. A sandbox that is created between the requests for two

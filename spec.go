@@ -48,6 +48,10 @@ type Spec struct {
 	// even if the limit equals the default.
 	Limits Limits
 
+	// Rlimits are limits of every command, and of the interpreters of code. A command replaces
+	// those of the same resource by its own Rlimits or NoFile. Commands of sudo have those of the program that uses it.
+	Rlimits []Rlimit `json:",omitempty"` // as Egress
+
 	// Mounts are host directories and files that are mounted in the sandbox.
 	Mounts []Mount
 

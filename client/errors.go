@@ -66,6 +66,10 @@ func refusal(resp *http.Response) error {
 }
 
 func refusalOf(resp *http.Response, body []byte) error {
+	if service := resp.Header.Get(v1.ServiceHeader); service != "" {
+		return sandpit.WithHint(&remoteError{kind: sandpit.ErrInvalid, text: printable("this address of the server is for clients of " + strconv.Quote(fault.Clip(service)) + ", and not for Sandpit's own API")},
+			"use an address that 'sandpit serve --listen' has, or that server.yaml has without a service; on the server's machine, SANDPIT_SERVER=local")
+	}
 	var e v1.Error
 	if json.Unmarshal(body, &e) != nil || e.Code == "" {
 		// Not Sandpit's: a proxy on the way, or no Sandpit at all.

@@ -304,13 +304,16 @@ func testNodeChannel(t *testing.T, e *env) {
 
 func testTypeScript(t *testing.T, e *env) {
 	n := program(t, e, "node", sandpit.TypeScript)
-	got := n.run(t, "import type { X } from './missing'\ninterface P { a: number }\nconst p: P = { a: 41 }\np.a + 1")
+	const source = "import type { X } from './missing'\ninterface P { a: number }\nconst p: P = { a: 41 }\np.a + 1"
 	if can := run(t, n.sb, sandpit.Command{Argv: []string{"node", "-p", "!!require('module').stripTypeScriptTypes"}}); strings.TrimSpace(string(can.Stdout)) != "true" {
-		if got.Error == nil || !strings.Contains(got.Error.Value, "can't run TypeScript: use an image with node 22.13") {
-			t.Errorf("%+v, error %+v", got, got.Error)
+		_, err := n.sb.RunCode(guarded(t), sandpit.Code{Source: source, Language: sandpit.TypeScript})
+		wantKind(t, err, sandpit.ErrNotFound)
+		if err != nil && (!strings.Contains(err.Error(), "no interpreter for typescript: its node can't run it") || !strings.Contains(sandpit.Hint(err), "node 22.13")) {
+			t.Errorf("%v; hint: %s", err, sandpit.Hint(err))
 		}
 		return
 	}
+	got := n.run(t, source)
 	if !got.Success() || got.text() != "42" {
 		t.Errorf("%+v, error %+v", got, got.Error)
 	}

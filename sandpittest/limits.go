@@ -29,6 +29,8 @@ var limitProperties = []property{
 	{"C1, C4, C5: a command that fails is told the limits that were hit, and no other one", testLimitsHit},
 	{"C6: open files are held", testNoFile},
 	{"resource limits hold in the command that has them", testRlimits},
+	{"a command that has reached its limit of CPU time is told so", testCPUExceeded},
+	{"resource limits of a sandbox hold in the commands that have no others", testRlimitsOfSandbox},
 	{"no core file and no locked memory beyond the limits", testOtherLimits},
 	{"limits told are limits asked for", testLimitsTold},
 	{"a sandbox of the least limits works", testLeastLimits},
@@ -434,6 +436,59 @@ func testRlimits(t *testing.T, e *env) {
 				t.Errorf("%+v: got %v, of the stage %q", limit, err, sandpit.StageOf(err))
 			}
 		}
+	}
+}
+
+func testCPUExceeded(t *testing.T, e *env) {
+	sb := e.sandbox(t, sandpit.Spec{})
+	const busy = "while :; do :; done"
+	for _, tt := range []struct {
+		script     string
+		soft, hard uint64
+		want       bool
+	}{
+		{busy, 1, 2, true}, // SIGXCPU
+		{busy, 1, 1, true}, // SIGKILL
+		{"sh -c '" + busy + "'; exit $?", 1, 1, true}, // that of a child
+		{"kill -9 $$", 1, 1, false},
+		{"exit 152", 1, 1, false},
+		{"exit 3", 1, 1, false},
+	} {
+		out := run(t, sb, sandpit.Command{Script: tt.script, Rlimits: []sandpit.Rlimit{{Resource: "cpu", Soft: tt.soft, Hard: tt.hard}}})
+		if out.CPUExceeded != tt.want || out.Success() || out.OOMKilled || out.TimedOut {
+			t.Errorf("%s: got %+v", tt.script, out.Result)
+		}
+	}
+}
+
+func testRlimitsOfSandbox(t *testing.T, e *env) {
+	limits := []sandpit.Rlimit{{Resource: "nofile", Soft: 20, Hard: 30}, {Resource: "cpu", Soft: 50, Hard: 60}}
+	sb := e.sandbox(t, sandpit.Spec{Rlimits: limits})
+	const show = "ulimit -n; ulimit -Hn; ulimit -t; ulimit -Ht"
+	for want, cmd := range map[string]sandpit.Command{
+		"20\n30\n50\n60": {},
+		"20\n30\n40\n40": {Rlimits: []sandpit.Rlimit{{Resource: "cpu", Soft: 40, Hard: 40}}},
+		"35\n35\n50\n60": {NoFile: 35},
+	} {
+		cmd.Script = show
+		if got := command(t, sb, cmd); got != want {
+			t.Errorf("%+v: got %q, want %q", cmd, got, want)
+		}
+	}
+	for text, limit := range map[string]sandpit.Rlimit{
+		"rtprio is too high": {Resource: "rtprio", Soft: 1, Hard: 1},
+		"soft rlimit cpu":    {Resource: "cpu", Soft: 2, Hard: 1},
+		`"x" is not known`:   {Resource: "x"},
+	} {
+		_, err := e.client.Create(guarded(t), sandpit.Spec{Image: e.opt.Image, Rlimits: []sandpit.Rlimit{limit}})
+		if !errors.Is(err, sandpit.ErrInvalid) || !strings.Contains(err.Error(), text) {
+			t.Errorf("%+v: got %v", limit, err)
+		}
+	}
+	// Limits with which no program starts are those that were asked for.
+	sb = e.sandbox(t, sandpit.Spec{Rlimits: []sandpit.Rlimit{{Resource: "as", Soft: 1, Hard: 1}}})
+	if out, err := sandpit.Shell(t.Context(), sb, "true"); err == nil && out.Success() {
+		t.Error("a program runs without memory")
 	}
 }
 

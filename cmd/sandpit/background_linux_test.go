@@ -53,36 +53,34 @@ func TestCommandWhileServerEnds(t *testing.T) {
 	}
 }
 
-// A server that a person starts takes the place of one that a command has started, if that is idle.
-func TestServeTakesTheIdlePlace(t *testing.T) {
+// A server that a person starts takes the place of one that a command has started. Sandboxes and their
+// processes go on.
+func TestServeTakesThePlace(t *testing.T) {
 	needSandboxes(t)
 	home := shortHome(t)
 	t.Cleanup(func() { endServer(t, home) })
-	if out, err := commandLineAt(t, home, "create", "box").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	for _, args := range [][]string{{"create", "box"}, {"exec", "-d", "box", "--", "sleep", "1000"}} {
+		if out, err := commandLineAt(t, home, args...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
 	}
 	background := serverPID(t, home)
-	// With a sandbox it stays.
-	refuses(t, home, background)
-	if out, err := commandLineAt(t, home, "rm", "box").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	if now := serverPID(t, home); now != background {
-		t.Fatalf("the server is process %d, and was %d", now, background)
-	}
 	s := startService(t, home, nil)
 	if now := serverPID(t, home); now != s.cmd.Process.Pid {
 		t.Errorf("the server is process %d, and not %d", now, s.cmd.Process.Pid)
 	}
-	if want := fmt.Sprintf("sandpit: this server takes the place of the idle one that a command started, process %d\n", background); !strings.Contains(s.log.String(), want) {
+	if want := fmt.Sprintf("sandpit: this server takes the place of the one that a command started, process %d\n", background); !strings.Contains(s.log.String(), want) {
 		t.Errorf("it says %s", s.log)
 	}
+	if out, err := commandLineAt(t, home, "ps", "--quiet", "box").Output(); err != nil || string(out) != "p1\n" {
+		t.Errorf("what goes on: %q %v", out, err)
+	}
 	// One that a person has started is not asked.
-	refuses(t, home, s.cmd.Process.Pid)
+	refuses(t, home, fmt.Sprintf("another server, process %d, uses it\nhint: run 'kill %[1]d' first", s.cmd.Process.Pid))
 }
 
-// refuses reports an error unless a server that a person starts is refused beside the present one.
-func refuses(t *testing.T, home string, pid int) {
+// refuses reports an error unless a server that a person starts is refused beside the present one, with a reason.
+func refuses(t *testing.T, home, want string) {
 	t.Helper()
 	cmd := commandLineAt(t, home, "serve")
 	log := new(testkit.Buffer)
@@ -91,50 +89,53 @@ func refuses(t *testing.T, home string, pid int) {
 		t.Fatal(err)
 	}
 	defer time.AfterFunc(patience, func() { _ = cmd.Process.Kill() }).Stop() // one that is not refused goes on
-	err := cmd.Wait()
-	if want := fmt.Sprintf("another server, process %d, uses it\nhint: run 'kill %d' first", pid, pid); err == nil || !strings.Contains(log.String(), want) {
+	if err := cmd.Wait(); err == nil || !strings.Contains(log.String(), want) {
 		t.Errorf("a second server: %v: %s", err, log)
 	}
 }
 
-// A server that has a run in progress, which is no sandbox that stays, keeps its place.
-func TestServeBesideARun(t *testing.T) {
+// A server that has a run or a command in progress keeps its place.
+func TestServeBesideACommand(t *testing.T) {
 	testkit.NeedFull(t, "it waits for five seconds")
 	needSandboxes(t)
-	t.Parallel() // it waits, mostly
-	home := shortHome(t)
-	t.Cleanup(func() { endServer(t, home) })
-	if out, err := commandLineAt(t, home, "stats").CombinedOutput(); err != nil { // which starts a server
-		t.Fatalf("%v: %s", err, out)
-	}
-	background := serverPID(t, home)
-	run := commandLineAt(t, home, "run", "--", "sh", "-c", "echo ready; read line; echo $line")
-	stdin, err := run.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := run.StdoutPipe()
-	if err == nil {
-		err = run.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewReader(stdout)
-	if line, err := lines.ReadString('\n'); line != "ready\n" {
-		t.Fatalf("it says %q, %v", line, err)
-	}
-	refuses(t, home, background)
-	if _, err := stdin.Write([]byte("done\n")); err != nil {
-		t.Error(err)
-	}
-	if line, err := lines.ReadString('\n'); line != "done\n" {
-		t.Errorf("it says %q, %v", line, err)
-	}
-	if err := run.Wait(); err != nil {
-		t.Error(err)
-	}
-	if now := serverPID(t, home); now != background {
-		t.Errorf("the server is process %d, and was %d", now, background)
+	for name, place := range map[string][]string{"run": {"run"}, "exec": {"exec", "box"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // it waits, mostly
+			home := shortHome(t)
+			t.Cleanup(func() { endServer(t, home) })
+			if out, err := commandLineAt(t, home, "create", "box").CombinedOutput(); err != nil { // which starts a server
+				t.Fatalf("%v: %s", err, out)
+			}
+			background := serverPID(t, home)
+			command := commandLineAt(t, home, append(place, "--", "sh", "-c", "echo ready; read line; echo $line")...)
+			stdin, err := command.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			stdout, err := command.StdoutPipe()
+			if err == nil {
+				err = command.Start()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines := bufio.NewReader(stdout)
+			if line, err := lines.ReadString('\n'); line != "ready\n" {
+				t.Fatalf("it says %q, %v", line, err)
+			}
+			refuses(t, home, fmt.Sprintf("the server that a command started, process %d, has requests in progress\nhint: wait until commands such as 'sandpit exec' have ended, or break them off with 'kill %[1]d'; then run this again (sandboxes keep running)\n", background))
+			if _, err := stdin.Write([]byte("done\n")); err != nil {
+				t.Error(err)
+			}
+			if line, err := lines.ReadString('\n'); line != "done\n" {
+				t.Errorf("it says %q, %v", line, err)
+			}
+			if err := command.Wait(); err != nil {
+				t.Error(err)
+			}
+			if now := serverPID(t, home); now != background {
+				t.Errorf("the server is process %d, and was %d", now, background)
+			}
+		})
 	}
 }

@@ -98,6 +98,32 @@ func TestCodePrompt(t *testing.T) {
 	}
 }
 
+// TestCodePromptOfPrograms has a person type programs of a language without state, which an empty line ends. The
+// prompt ends when the sandbox has been removed.
+func TestCodePromptOfPrograms(t *testing.T) {
+	testkit.NeedProgram(t, "perl") // and so in the host image
+	_, sb := withSandbox(t)
+	s := startSession(t, "sandpit", "code", "-l", "perl", "box")
+	s.expect(">>> ")
+	s.expect("perl in box: an empty line runs the code, which keeps no state; ^C interrupts, ^D leaves")
+	for _, word := range []string{"one", "two"} {
+		s.write("print join '-',\r")
+		s.write("  qw(" + word + " end);\r\r")
+		s.expect(word + "-end\r\n\x1b[?2004h>>> ")
+	}
+	if n := strings.Count(s.output(), "keeps no state"); n != 1 {
+		t.Errorf("it says %d times that it keeps no state", n)
+	}
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.write("print 1\r\r")
+	s.expect(`sandpit: sandbox "box" was removed`)
+	if got := s.exitCode(); got != 125 || s.settings() != s.before {
+		t.Errorf("exit code %d; the terminal is as it was: %t", got, s.settings() == s.before)
+	}
+}
+
 // TestCodeOutlivesAKilledServer kills the server with -9 while code runs. The run is lost to its caller,
 // which is told, and goes on: its output is in the log, and the next server finds its state.
 func TestCodeOutlivesAKilledServer(t *testing.T) {

@@ -620,6 +620,31 @@ func TestCommandsOverTLS(t *testing.T) {
 	if out, err := run([]string{trust, at, with}, "create", "box"); err != nil || !strings.HasSuffix(out, "box\n") {
 		t.Fatalf("%v %s", err, out)
 	}
+	// It is in the namespace of the key. This user is the server's, and may list those of all.
+	mine := []string{"SANDPIT_HOME=" + home}
+	if out, err := run(mine, "ps", "-q"); err != nil || out != "" {
+		t.Errorf("its own sandboxes are %q, %v", out, err)
+	}
+	if out, err := run(mine, "create", "mine"); err != nil {
+		t.Errorf("%v %s", err, out)
+	}
+	if out, err := run(mine, "ps", "--all-namespaces"); err != nil || !regexp.MustCompile(`(?s)^NAMESPACE +NAME .*\ndefault +box .*\nlocal +mine `).MatchString(out) {
+		t.Errorf("%v %s", err, out)
+	}
+	if out, err := run(mine, "ps", "--all-namespaces", "-r", "--filter", "name=mi", "--format", "{{.Namespace}} {{.Name}}"); err != nil || out != "local mine\n" {
+		t.Errorf("%v %s", err, out)
+	}
+	if out, err := run(mine, "ps", "--all-namespaces", "box"); err == nil || !strings.Contains(out, "--all-namespaces is for lists") {
+		t.Errorf("%v %s", err, out)
+	}
+	if out, err := run(mine, "rm", "mine"); err != nil {
+		t.Errorf("%v %s", err, out)
+	}
+	if out, err := run(mine, "key", "create", "--namespace", "plain", "p"); err != nil {
+		t.Errorf("%v %s", err, out)
+	} else if out, err := run([]string{trust, at, "SANDPIT_KEY=" + regexp.MustCompile(`sp_\w+`).FindString(out)}, "ps", "--all-namespaces"); err == nil || !strings.Contains(out, "administrator") {
+		t.Errorf("with a key that is not an administrator's: %v %s", err, out)
+	}
 	if out, err := run([]string{trust, at, with}, "exec", "box", "--", "sh", "-c", "echo well"); err != nil || out != "well\n" {
 		t.Errorf("%v %s", err, out)
 	}

@@ -26,6 +26,9 @@ type Backend interface {
 	// reports whether the query still does: otherwise nothing is removed.
 	RemoveSelected(ctx context.Context, c gate.Caller, id string, q sandpit.ListQuery) (selected bool, err error)
 
+	// Namespaces returns the namespaces that have sandboxes, with their number.
+	Namespaces() map[string]int
+
 	// AllowPreview returns how long a preview lasts that a caller requests for the given
 	// time; 0: as long as usual. The error says that the caller may have none, or not for so
 	// long.

@@ -373,6 +373,8 @@ func (b *backend) RemoveImage(_ context.Context, _ gate.Caller, ref string) erro
 	return fmt.Errorf("image %s: %w", ref, sandpit.ErrNotFound)
 }
 
+func (b *backend) Namespaces() map[string]int { return b.engine.Namespaces() }
+
 func (b *backend) Stuck() (int, bool) { return len(b.engine.Stuck()), b.engine.Blocked() }
 
 func (b *backend) Stats(ctx context.Context, _ int) (api.Stats, error) {

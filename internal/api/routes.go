@@ -86,7 +86,7 @@ func Routes() []Route {
 		sandboxRoutes(), egressRoutes(), portRoutes(), previewRoutes(),
 		execRoutes(), processRoutes(), codeRoutes(),
 		asUser(failing(onFiles(), fileRoutes())), asUser(failing(onFiles(), archiveRoutes())),
-		eventRoutes(), webhookRoutes(), secretRoutes(), imageRoutes(), policyRoutes(), keyRoutes(), ticketRoutes(), auditRoutes(), dialectRoutes(), serverRoutes(), docsRoutes(),
+		eventRoutes(), webhookRoutes(), secretRoutes(), imageRoutes(), policyRoutes(), keyRoutes(), namespaceRoutes(), ticketRoutes(), auditRoutes(), dialectRoutes(), serverRoutes(), docsRoutes(),
 	)
 	for i := range all {
 		if all[i].repeatable() {

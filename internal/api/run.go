@@ -184,7 +184,7 @@ func (r *run) execute(sb sandpit.Sandbox, req *fastrun.Request) (sandpit.Result,
 	}
 	r.relay.Connect(p)
 	res, err := r.await(sb, p)
-	if err == nil && (req.Report || res.OOMKilled || res.TimedOut || res.Truncated || res.PidsRefused || res.DiskFull || res.FilesFull) {
+	if err == nil && (req.Report || res.OOMKilled || res.TimedOut || res.Truncated || res.PidsRefused || res.CPUExceeded || res.DiskFull || res.FilesFull) {
 		err = r.report(sb, req)
 	}
 	return res, err

@@ -74,7 +74,10 @@ func sandboxRoutes() []Route {
 	}
 }
 
-func listSandboxes(c *call) (v1.SandboxList, error) {
+func listSandboxes(c *call) (v1.SandboxList, error) { return c.sandboxesOf(c.Caller) }
+
+// sandboxesOf returns the page of sandboxes that is asked for, as a caller sees them.
+func (c *call) sandboxesOf(who gate.Caller) (v1.SandboxList, error) {
 	out := v1.SandboxList{Sandboxes: []v1.Sandbox{}}
 	q := c.query()
 	list, p := q.sandboxes(), q.page()
@@ -82,7 +85,7 @@ func listSandboxes(c *call) (v1.SandboxList, error) {
 	if q.err != nil {
 		return out, q.err
 	}
-	page, err := c.api.opts.Backend.Client(c.Caller).List(c.Ctx, list)
+	page, err := c.api.opts.Backend.Client(who).List(c.Ctx, list)
 	if err != nil {
 		return out, err
 	}

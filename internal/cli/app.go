@@ -82,6 +82,9 @@ type App struct {
 	// OpenImages opens the image store under home.
 	OpenImages func(home string) *image.Store
 
+	// PrintsKey says that the command prints the configured key, which is then of use without a server.
+	PrintsKey bool
+
 	warned bool // about variables
 }
 
@@ -128,7 +131,7 @@ type ServeOptions struct {
 	Background bool            // started by a command that needed a server
 	IdleExit   *time.Duration  // nil: as the settings say, or 5m in the background; 0: never
 	Reload     <-chan struct{} // each is a demand to read the policies again
-	Leave      <-chan struct{} // each is a demand to end if the server is idle
+	Leave      <-chan struct{} // each is a demand to end if no requests are in progress
 
 	// RemoveOrphans destroys sandboxes that the server's state has no record of, or that
 	// nobody can reach.

@@ -403,7 +403,7 @@ type bounded struct {
 
 // explain says on stderr which limits the command reached, and how to raise them.
 func (a *App) explain(ctx context.Context, c bounded, result sandpit.Result) {
-	if !result.OOMKilled && !result.TimedOut && !result.Truncated && !result.PidsRefused && !result.DiskFull && !result.FilesFull {
+	if !result.OOMKilled && !result.TimedOut && !result.Truncated && !result.PidsRefused && !result.DiskFull && !result.FilesFull && !result.CPUExceeded {
 		return
 	}
 	info, err := c.sandbox.Info(context.WithoutCancel(ctx))
@@ -415,11 +415,14 @@ func (a *App) explain(ctx context.Context, c bounded, result sandpit.Result) {
 	if result.TimedOut {
 		a.explainTime(c, limits.Life, result)
 	}
+	who := ""
+	if result.Signal == 0 {
+		who = "a process of the command was "
+	}
+	if result.CPUExceeded {
+		a.Note("%skilled: its rlimit cpu, the limit of CPU time, was reached; raise it with --ulimit cpu=SECONDS", who)
+	}
 	if result.OOMKilled {
-		who := ""
-		if result.Signal == 0 {
-			who = "a process of the command was "
-		}
 		a.Note("%skilled: out of memory (limit %s); %s", who, notation.FormatSize(limits.Memory), c.remedy("memory", "SIZE"))
 	}
 	if result.PidsRefused {

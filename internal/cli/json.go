@@ -33,6 +33,7 @@ type jsonResult struct {
 	PidsRefused  bool          `json:"pids_refused"` // it failed, and a process was refused because of the limit
 	DiskFull     bool          `json:"disk_full"`    // it failed, and the sandbox's disk was then full
 	FilesFull    bool          `json:"files_full"`   // likewise, of files
+	CPUExceeded  bool          `json:"cpu_exceeded"` // it failed, and a process has reached its limit of CPU time
 	StdoutBytes  int64         `json:"stdout_bytes"` // dropped ones included
 	StderrBytes  int64         `json:"stderr_bytes"`
 	DroppedBytes int64         `json:"dropped_bytes"`
@@ -87,6 +88,7 @@ func (a *App) printResult(r report) error {
 		PidsRefused:  r.result.PidsRefused,
 		DiskFull:     r.result.DiskFull,
 		FilesFull:    r.result.FilesFull,
+		CPUExceeded:  r.result.CPUExceeded,
 		StdoutBytes:  r.result.StdoutBytes,
 		StderrBytes:  r.result.StderrBytes,
 		DroppedBytes: r.result.DroppedBytes,

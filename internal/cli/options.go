@@ -78,7 +78,7 @@ func NewOptions(lookup notation.Lookup) *Options {
 	o.timeout = scalar[time.Duration]{parse: notation.ParseDuration, shown: "DURATION"}
 	o.memory, o.disk, o.output = size(), size(), size()
 	o.pids, o.files, o.nofile = count(), count(), count()
-	o.ulimit = list[sandpit.Rlimit]{parse: notation.ParseRlimit, shown: "NAME=SOFT[:HARD]"}
+	o.ulimit = list[sandpit.Rlimit]{parse: notation.ParseRlimit, shown: "NAME=SOFT[:HARD]", adds: true}
 	o.cpus = scalar[float64]{parse: notation.ParseCPUs, shown: "N"}
 	o.mount = list[sandpit.Mount]{parse: notation.ParseMount, shown: "SRC:DST[:ro[,nosockets]]"}
 	o.tmpfs = list[sandpit.Tmpfs]{parse: notation.ParseTmpfs, shown: "PATH[:SIZE]"}
@@ -209,7 +209,7 @@ func (o *Options) Sections() []Section {
 			{"disk", "", &o.disk, "bytes written to the sandbox's own files (default 1g, or most of the memory if that is less)", false},
 			{"files", "", &o.files, "files and directories created in the sandbox (default 262144)", false},
 			{"nofile", "", &o.nofile, "open files per process (default 4096)", false},
-			{"ulimit", "", &o.ulimit, "a resource limit of CMD, as ulimit in a shell sets it: cpu=60, fsize=1000000, nproc=10:20, stack=unlimited; bytes and seconds", true},
+			{"ulimit", "", &o.ulimit, "a resource limit of CMD, as setrlimit(2) has it: cpu=60 (seconds), fsize=8m, nproc=10:20, stack=unlimited", false},
 			{"output-limit", "", &o.output, "output of CMD; the rest is counted and dropped (default 1g; 16m with --json)", false},
 		}},
 		{"Files", []Entry{
@@ -422,6 +422,7 @@ func (o *Options) Spec() (sandpit.Spec, error) {
 			NoFile: o.nofile.is,
 			Output: o.output.is,
 		},
+		Rlimits:  o.rlimits(),
 		Mounts:   o.mount.values(),
 		Tmpfs:    o.tmpfs.values(),
 		ReadOnly: o.readOnly.is,
@@ -462,6 +463,20 @@ func (o *Options) Spec() (sandpit.Spec, error) {
 	}
 	spec.Env = env
 	return spec, nil
+}
+
+// rlimits returns the resource limits of commands. One of a stronger level replaces those of the same resource.
+func (o *Options) rlimits() (limits []sandpit.Rlimit) {
+	chosen := o.ulimit.chosen()
+	for i, l := range chosen {
+		replaces := func(later item[sandpit.Rlimit]) bool {
+			return later.is.Resource == l.is.Resource && later.from.Level > l.from.Level
+		}
+		if !slices.ContainsFunc(chosen[i+1:], replaces) {
+			limits = append(limits, l.is)
+		}
+	}
+	return limits
 }
 
 // network returns what the sandbox may reach.

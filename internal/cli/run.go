@@ -90,7 +90,7 @@ func (a *App) runSteps(ctx context.Context, o *Options, cmd sandpit.Command, rel
 	if err != nil {
 		return err
 	}
-	cmd.Rlimits = o.ulimit.values()
+	cmd.Rlimits, spec.Rlimits = spec.Rlimits, nil // of the only command
 	if cmd.Script == "" {
 		if err := o.program(&cmd, spec.Image); err != nil {
 			return err

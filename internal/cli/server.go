@@ -24,6 +24,9 @@ func (o *Options) Server() (address, key string) {
 	return o.server.is, o.key.is
 }
 
+// Key returns the configured key, whether or not a server is configured.
+func (o *Options) Key() string { return o.key.is }
+
 // Namespace returns the nested namespace of sandboxes on a server, or "".
 func (o *Options) Namespace() string { return o.namespace.is }
 

@@ -33,7 +33,7 @@ func (a *App) WarnVariables(o *Options) {
 	if o.quiet.is || settings.quiet.is {
 		return
 	}
-	if key != "" && settings.server.is == "" {
+	if key != "" && settings.server.is == "" && !a.PrintsKey {
 		a.Note("SANDPIT_KEY is not used: no server is configured, and a server of this user needs no key; set SANDPIT_SERVER")
 	}
 	if len(unknown) == 0 {

@@ -13,7 +13,7 @@
 //	the system's file: /etc/sandpit/config.yaml
 //	the built-in defaults
 //
-// A key of a higher level replaces that of a lower one. Maps (env, env-file and label) are merged:
+// A key of a higher level replaces that of a lower one. Maps (env, env-file, label and ulimit) are merged:
 // an entry of a higher level replaces a lower one of the same name.
 package config
 

@@ -224,7 +224,7 @@ func (e *Engine) recall(recoverer driver.Recoverer, r Record, cancel context.Can
 	s.deadline, s.idle, s.onExpiry, s.expired, s.reason = d.Deadline, d.Idle, d.OnExpiry, d.Expired, d.Reason
 	s.changing = d.Changing
 	s.prepared = prepared{
-		image: d.Config, rootInside: made.Spec.RootInside, user: userName(made.Guest.User), origin: d.Made, secret: r.Secret, trusted: made.Trusted, maxLife: d.MaxLife,
+		image: d.Config, rootInside: made.Spec.RootInside, rlimits: made.Spec.Rlimits, user: userName(made.Guest.User), origin: d.Made, secret: r.Secret, trusted: made.Trusted, maxLife: d.MaxLife,
 		info: sandpit.Info{
 			ID: r.ID, Name: called.name, Namespace: called.nested, Image: d.Image, Driver: d.Driver,
 			Policy: made.Policy, Limits: d.Limits, NotEnforced: d.NotEnforced,

@@ -40,6 +40,7 @@ type broadcaster struct {
 	before   int64               // bytes of output that it had written when it was found
 	process  sandpit.Process     // of the guest; nil when it had ended before it was found
 	stdin    *stdinPump          // nil when there is none
+	cpu      sandpit.Rlimit      // of its CPU time; the zero value: none, or it is not known
 	oomKills int64               // of the sandbox, before the start
 	refused  int64               // processes, likewise
 	patience *time.Timer         // with the guest, or nil
@@ -262,6 +263,7 @@ func (h *broadcaster) end(res sandpit.Result, err error) {
 			if res.ExitCode != 0 {
 				res.OOMKilled = kills > h.oomKills && !res.TimedOut
 				res.PidsRefused = refused > h.refused
+				res.CPUExceeded = !res.TimedOut && !res.OOMKilled && exceedsCPU(res, h.cpu)
 				if answered { // otherwise full would hang as well
 					res.DiskFull, res.FilesFull = s.full()
 				}
@@ -285,6 +287,26 @@ func (h *broadcaster) end(res sandpit.Result, err error) {
 		close(h.done)
 		s.processEnded(h)
 	})
+}
+
+// exceedsCPU reports whether a process that failed has most likely reached its limit of CPU time, at which the
+// kernel sends SIGXCPU, or SIGKILL if that is the hard one.
+func exceedsCPU(res sandpit.Result, limit sandpit.Rlimit) bool {
+	signal := syscall.Signal(res.Signal)
+	if signal == syscall.SIGXCPU {
+		return true // also if the limit is not known
+	}
+	if signal == 0 { // what shells make of the signal of a process that they waited for
+		signal = syscall.Signal(res.ExitCode - 128)
+	}
+	bound := limit.Hard
+	if signal == syscall.SIGXCPU {
+		bound = limit.Soft
+	} else if signal != syscall.SIGKILL {
+		return false
+	}
+	// For the limit the kernel counts ticks. The exact time is less where the machine is busy: 0.77 s have counted as 1 s.
+	return limit.Resource != "" && (res.UserCPU+res.SystemCPU).Seconds() >= 0.5*float64(bound)
 }
 
 // describe returns the process with its result.

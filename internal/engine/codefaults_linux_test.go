@@ -208,7 +208,7 @@ func TestCodeInStoppedSandboxes(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, text, _ := value(t, sb, "'x' in globals()")
-	if text != "False" || got.StateLost == "" {
+	if text != "False" || got.StateLost != "the interpreter was started again without its state: the sandbox was stopped" {
 		t.Errorf("after a start: %+v, %s", got, text)
 	}
 	text = ""

@@ -173,6 +173,9 @@ func (e *Engine) resolve(ctx context.Context, making *task, t *Tenant, spec sand
 	if r.limits, err = policy.Resolve(r.spec, t.policy); err != nil {
 		return nil, err
 	}
+	if err := notation.CheckRlimits(r.spec.Rlimits); err != nil {
+		return nil, fmt.Errorf("creating a sandbox: %w", err)
+	}
 	if r.spec.NoStart && len(r.spec.Secrets) > 0 {
 		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "creating a sandbox without starting it: it can't have secrets"), "start it, and stop it if it is not needed yet")
 	}
@@ -215,7 +218,7 @@ func (e *Engine) leaseFor(ctx context.Context, making *task, t *Tenant, spec san
 // prepare decides what a sandbox with an image and a name is made of, and charges that to the sandbox.
 func (s *Sandbox) prepare(t *Tenant, r *resolved, lease *image.Lease) (prepared, driver.Plan, client.Config, error) {
 	root := lease.Rootfs()
-	p := prepared{image: root.Config, rootInside: r.spec.RootInside, maxLife: t.policy.Max.Life, egress: r.egress, secretUses: r.made.secretUses}
+	p := prepared{image: root.Config, rootInside: r.spec.RootInside, rlimits: r.spec.Rlimits, maxLife: t.policy.Max.Life, egress: r.egress, secretUses: r.made.secretUses}
 	plan, config, err := s.plan(r, root)
 	if err != nil {
 		return p, plan, config, err
@@ -259,7 +262,7 @@ func demandOf(l sandpit.Limits) demand { return demand{l.Memory, l.CPUs, 1} }
 func (e *Engine) letIn(ctx context.Context, s *Sandbox, t *Tenant, spec sandpit.Spec, plan *driver.Plan, config client.Config) error {
 	named := spec.Name != ""
 	if e.gate.fitsNow(s.namespace, s.demand) {
-		if !named && spec.Hostname == "" { // a held sandbox has a host name
+		if !named && spec.Hostname == "" && len(spec.Rlimits) == 0 { // a held sandbox has a host name, and interpreters that run
 			s.held = e.shelf.claim(s.lease.Rootfs().Reference, *plan, config)
 		}
 		if s.held != nil {
@@ -454,6 +457,22 @@ func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Conf
 		}
 	}
 	s.interpreters = nil
+	if err == nil && len(s.rlimits) > 0 {
+		err = s.tryRlimits(ctx)
+	}
+	return err
+}
+
+// tryRlimits returns an error if the sandbox does not allow its rlimits. The guest looks at them before the program,
+// which does not exist.
+func (s *Sandbox) tryRlimits(ctx context.Context) error {
+	p, err := s.guest.Start(ctx, sandpit.Command{Argv: []string{"/.sandpit/nonesuch"}, Dir: "/", Rlimits: s.rlimits})
+	if err == nil { // a limit of 0 has killed it
+		_, err = p.Wait(ctx)
+	}
+	if _, looked := errors.AsType[*sandpit.StartError](err); looked {
+		return nil
+	}
 	return err
 }
 

@@ -135,6 +135,9 @@ func (s *Sandbox) start(ctx context.Context, cmd sandpit.Command, o interpreter.
 		return nil, nil, err
 	}
 	h.process, h.oomKills, h.refused = guest, before, refused
+	if i := slices.IndexFunc(cmd.Rlimits, func(l sandpit.Rlimit) bool { return l.Resource == "cpu" }); i >= 0 {
+		h.cpu = cmd.Rlimits[i]
+	}
 	h.info = sandpit.ProcessInfo{
 		PID: guest.PID(), Argv: argv, ArgvCut: cut, User: cmp.Or(strings.Clone(cmd.User), s.user), Dir: dir, Tag: strings.Clone(cmd.Tag), Background: cmd.Background,
 		StartedAt: time.Now(), Terminal: cmd.Terminal != nil, Timeout: max(cmd.Timeout, 0),
@@ -403,6 +406,12 @@ func (s *Sandbox) clear() {
 
 // completed returns the command, completed by the image's configuration.
 func (s *Sandbox) completed(cmd sandpit.Command) (sandpit.Command, error) {
+	for _, l := range s.rlimits {
+		own := func(o sandpit.Rlimit) bool { return o.Resource == l.Resource }
+		if !slices.ContainsFunc(cmd.Rlimits, own) && !(l.Resource == "nofile" && cmd.NoFile > 0) {
+			cmd.Rlimits = append(slices.Clip(cmd.Rlimits), l)
+		}
+	}
 	if !cmd.FromImage && cmd.Entrypoint == nil {
 		return cmd, nil
 	}

@@ -113,13 +113,14 @@ type Sandbox struct {
 // those of info, egress, secret and secretUses. All else may be read without a lock, except in a sandbox that was never started.
 type prepared struct {
 	image      image.Config
-	rootInside bool            // Spec.RootInside
-	user       string          // by name or id, of processes that name none
-	origin     json.RawMessage // as encodeMade returns it
-	secret     json.RawMessage // the same
-	ca         []byte          // Terms.CA
-	trusted    []string        // as in Made
-	maxLife    time.Duration   // the policy's maximum lifetime; 0: no bound
+	rootInside bool             // Spec.RootInside
+	rlimits    []sandpit.Rlimit // Spec.Rlimits
+	user       string           // by name or id, of processes that name none
+	origin     json.RawMessage  // as encodeMade returns it
+	secret     json.RawMessage  // the same
+	ca         []byte           // Terms.CA
+	trusted    []string         // as in Made
+	maxLife    time.Duration    // the policy's maximum lifetime; 0: no bound
 	info       sandpit.Info
 	egress     granted // what it may reach
 	secretUses

@@ -229,6 +229,19 @@ func (e *Engine) Live() int {
 	return n
 }
 
+// Namespaces returns the namespaces that have sandboxes, with their number.
+func (e *Engine) Namespaces() map[string]int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := map[string]int{}
+	for name, sp := range e.spaces {
+		if n := len(sp.order); n > 0 {
+			all[name] = n
+		}
+	}
+	return all
+}
+
 // pageBytes bounds the labels and reasons in a page. One sandbox is always in it.
 const pageBytes = 1 << 20
 
@@ -281,7 +294,7 @@ func (e *Engine) list(t *Tenant, q sandpit.ListQuery) (sandpit.Page, error) {
 			continue
 		}
 		info, ok := s.describe()
-		if !ok || !selects(q, info) {
+		if !ok || !q.Selects(info) {
 			continue
 		}
 		size += ledger.Labels(info.Labels) + int64(len(info.Reason))
@@ -294,12 +307,6 @@ func (e *Engine) list(t *Tenant, q sandpit.ListQuery) (sandpit.Page, error) {
 	return page, nil
 }
 
-// selects reports whether a query selects a sandbox.
-func selects(q sandpit.ListQuery, info sandpit.Info) bool {
-	return (q.Since.IsZero() || !info.CreatedAt.Before(q.Since)) && (q.Until.IsZero() || info.CreatedAt.Before(q.Until)) &&
-		(len(q.States) == 0 || slices.Contains(q.States, info.State)) && sandpit.HaveLabels(info.Labels, q.Labels, q.HasLabels)
-}
-
 // RemoveSelected removes the sandbox with an ID if a query selects it at that moment, and reports
 // whether it does: since it was listed, its labels or state may have changed.
 func (t *Tenant) RemoveSelected(ctx context.Context, id string, q sandpit.ListQuery) (selected bool, err error) {
@@ -309,7 +316,7 @@ func (t *Tenant) RemoveSelected(ctx context.Context, id string, q sandpit.ListQu
 	}
 	s.mu.Lock()
 	info, ok := s.described()
-	if ok && !selects(q, info) {
+	if ok && !q.Selects(info) {
 		s.mu.Unlock()
 		return false, nil
 	}

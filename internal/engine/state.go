@@ -95,7 +95,11 @@ func (s *Sandbox) stop(ctx context.Context, grace time.Duration, reason string) 
 	s.mu.Lock()
 	s.expired = reason != "asked"
 	s.arm()
+	contexts := s.contexts
 	s.mu.Unlock()
+	if contexts != nil {
+		contexts.Ends("the sandbox was stopped")
+	}
 	if err := s.endAll(ctx, grace); err != nil {
 		// Some may live: the sandbox is not stopped.
 		_ = s.become(sandpit.StateRunning, "")

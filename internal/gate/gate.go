@@ -125,16 +125,32 @@ func (g *Gate) leave() {
 	}
 }
 
+// DrainIdle begins to drain the gate if no request is in progress, and reports whether it does.
+func (g *Gate) DrainIdle() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.open == 0 {
+		g.drain()
+	}
+	return g.draining
+}
+
+// drain refuses new requests from now on. Precondition: g.mu is held.
+func (g *Gate) drain() {
+	if g.draining {
+		return
+	}
+	g.draining = true
+	if g.open == 0 {
+		close(g.idle)
+	}
+}
+
 // Close drains the gate. It refuses new requests, ends Live, and waits for calls in progress
 // until ctx ends. Then it breaks off the others, and returns the error of ctx.
 func (g *Gate) Close(ctx context.Context) error {
 	g.mu.Lock()
-	if !g.draining {
-		g.draining = true
-		if g.open == 0 {
-			close(g.idle)
-		}
-	}
+	g.drain()
 	g.mu.Unlock()
 	g.endLive()
 	var err error

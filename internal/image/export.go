@@ -44,7 +44,8 @@ func (s *Store) export(ctx context.Context, ref string, w io.Writer) error {
 		return fault.NotFoundf("it is incomplete in the store")
 	}
 	if rec.host {
-		return fault.Unsupportedf("it was saved over the host image, which is this machine itself")
+		return sandpit.WithHint(fault.Unsupportedf("it was saved over the host image, which is this machine itself"),
+			"save a sandbox of another image, such as that of 'sandpit create --image debian:13', or copy its files with 'sandpit cp'")
 	}
 	data, err := s.readBlob(e.image, MaxManifest)
 	if err != nil {

@@ -88,7 +88,11 @@ func importName(name string) (Reference, error) {
 	if name == "host" {
 		return Reference{}, sandpit.WithHint(fault.Invalidf("the name host always means this machine"), "choose another name")
 	}
-	if kind, _, _ := strings.Cut(name, ":"); isScheme(kind) {
+	kind, _, _ := strings.Cut(name, ":")
+	if kind == SavedScheme {
+		return Reference{}, sandpit.WithHint(fault.Invalidf("only an image that was saved from a sandbox has a name like %q", fault.Clip(name)), "choose a name like my/app:1, or save a sandbox of the image with 'sandpit images commit'")
+	}
+	if isScheme(kind) {
 		return Reference{}, sandpit.WithHint(fault.Invalidf("the name %q would not be found: %s: at the beginning of an image says where it is", fault.Clip(name), kind), "choose a name like my/app:1")
 	}
 	ref, err := ParseReference(name)

@@ -39,6 +39,7 @@ type message struct {
 	Count  int        `json:"count"`
 	Marked int        `json:"marked"` // the outputs that have the mark: 1, 2 or their sum
 	Error  *codeError `json:"error"`
+	Unable bool       `json:"unable"` // the interpreter can't run the language; see language.tooOld
 
 	exitCode int // of the last command, of a bash
 }

@@ -77,13 +77,18 @@ const (
 // restarted is why an interpreter was killed that was to be.
 const restarted = "the context was restarted"
 
-// kill kills the interpreter and all that it has started. why is the reason that the run is told.
-func (i *instance) kill(ctx context.Context, why string) error {
+// ends notes why the interpreter is about to end, unless that is known.
+func (i *instance) ends(why string) {
 	i.mu.Lock()
+	defer i.mu.Unlock()
 	if i.killed == "" && !i.ended() {
 		i.killed = why
 	}
-	i.mu.Unlock()
+}
+
+// kill kills the interpreter and all that it has started. why is the reason that the run is told.
+func (i *instance) kill(ctx context.Context, why string) error {
+	i.ends(why)
 	if err := i.process.Kill(ctx); err != nil {
 		return err
 	}

@@ -324,6 +324,8 @@
 
   // TypeScript.
 
+  const unable = new Error('this node can\'t run the language'); // thrown
+
   function withoutTypes(code) {
     if (stripTypeScriptTypes) {
       const { emitWarning } = process; // that this is experimental
@@ -341,7 +343,7 @@
     try {
       ts = createRequire(path.resolve('run.js'))('typescript');
     } catch {
-      throw new Error(`this node, version ${process.versions.node}, can't run TypeScript: use an image with node 22.13 or later, or install the package typescript`);
+      throw unable;
     }
     const { outputText, diagnostics } = ts.transpileModule(code, {
       reportDiagnostics: true, fileName: 'run.ts',
@@ -407,11 +409,12 @@
       Atomics.store(shared, 1, 1);
       evaluate(withoutImports(setup.language === 'typescript' ? withoutTypes(request.code) : request.code), run);
     } catch (error) {
-      finish(run, describe(error));
+      if (error === unable) finish(run, undefined, true);
+      else finish(run, describe(error));
     }
   }
 
-  function finish(run, error) {
+  function finish(run, error, unable) {
     Atomics.store(shared, 1, 0);
     run.session.disconnect();
     for (const [name, value] of Object.entries(run.before)) {
@@ -426,7 +429,7 @@
         openSync('/dev/null', 'r+'); // the lowest that is free
       }
     }
-    send({ done: run.request.run, count, marked, error }, true);
+    send({ done: run.request.run, count, marked, error, unable }, true);
     current = null;
   }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 //go:embed kernel.py
@@ -33,6 +34,7 @@ type language struct {
 	argv               []string // of an interpreter that reads its program from standard input
 	program            string
 	image              string // that has the interpreter, for hints
+	tooOld             string // what to do if the program says that its interpreter can't run the language; or ""
 	interruptByMessage bool   // an interrupt is also a line on the channel, because signals do not end loops
 	wrappedProgram     string // the interpreter, if a shell starts it, which exits with 127 if there is none
 	lines              *lines // it has no channel; nil: it has
@@ -42,7 +44,10 @@ func languages() []language {
 	return []language{
 		{name: sandpit.Python, argv: []string{"python3", "-u", "-X", "utf8", "-"}, program: chartsProgram + pythonProgram, image: "python:3.12-slim"},
 		{name: sandpit.JavaScript, argv: node(), program: nodeProgram, image: "node:22-slim", interruptByMessage: true},
-		{name: sandpit.TypeScript, argv: node(), program: nodeProgram, image: "node:22-slim", interruptByMessage: true},
+		{
+			name: sandpit.TypeScript, argv: node(), program: nodeProgram, image: "node:22-slim", interruptByMessage: true,
+			tooOld: "use an image with node 22.13 or later, such as node:22-slim, or install the package typescript",
+		},
 		{name: sandpit.Bash, argv: []string{"bash", "--norc", "--noprofile", "--noediting", "-i", "-s"}, lines: bashLines(), image: "debian:13-slim"},
 		{name: sandpit.R, argv: rCommand(), wrappedProgram: "Rscript", lines: rLines(), image: "r-base:4.5.2"},
 	}
@@ -51,30 +56,13 @@ func languages() []language {
 // node returns the command of node. Without the flag it aborts when a callback is terminated.
 func node() []string { return []string{"node", "--no-force-async-hooks-checks", "-"} }
 
-// nameOf returns the name of a language, which may be given in another way that is common.
-func nameOf(name string) string {
-	switch name = strings.ToLower(name); name {
-	case "py", "python3":
-		return sandpit.Python
-	case "js", "node", "nodejs":
-		return sandpit.JavaScript
-	case "ts":
-		return sandpit.TypeScript
-	case "sh", "shell":
-		return sandpit.Bash
-	case "golang":
-		return "go"
-	}
-	return name
-}
-
 // languageOf returns a language by its name, or the default one.
 func languageOf(name string) (language, error) {
 	all := languages()
 	if name == "" {
 		return all[0], nil
 	}
-	name = nameOf(name)
+	name = notation.LanguageName(name)
 	for _, l := range all {
 		if l.name == name {
 			return l, nil
@@ -85,6 +73,11 @@ func languageOf(name string) (language, error) {
 	}
 	return language{}, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "unknown language %.40q", name),
 		"use one of: "+strings.Join(sandpit.Languages(), ", ")+"; or, without state: "+strings.Join(sandpit.StatelessLanguages(), ", "))
+}
+
+// unable says that the interpreter that the sandbox has is too old.
+func (l language) unable() error {
+	return sandpit.WithHint(fault.Errorf(sandpit.ErrNotFound, "the sandbox has no interpreter for %s: its %s can't run it", l.name, l.argv[0]), l.tooOld)
 }
 
 // zygoteTag is the last argument of a zygote. The others are those that the command lines of its forks begin with.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 // Origin says how an interpreter comes to be.
@@ -261,7 +262,7 @@ func (m *Manager) forRun(ctx context.Context, id, name string, allow Allow) (*st
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		c, err := m.held(ctx, id)
-		if err == nil && name != "" && nameOf(name) != c.language.name {
+		if err == nil && name != "" && notation.LanguageName(name) != c.language.name {
 			err = fault.Errorf(sandpit.ErrInvalid, "the context %q is for %s, not for %.40q", id, c.language.name, name)
 		}
 		if err == nil {
@@ -362,6 +363,19 @@ func (m *Manager) Restart(ctx context.Context, id string) error {
 	}
 	c.discover(ctx)
 	return c.kill(ctx, restarted)
+}
+
+// Ends notes why all interpreters are about to end. Their next runs tell it.
+func (m *Manager) Ends(why string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.contexts {
+		c.mu.Lock()
+		if c.is != nil {
+			c.is.ends(why)
+		}
+		c.mu.Unlock()
+	}
 }
 
 // Remove removes a context. See sandpit.Coder.

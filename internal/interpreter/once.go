@@ -8,6 +8,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 //go:embed loose.java
@@ -61,7 +62,7 @@ exit $s`
 
 // onceOf returns a language without contexts by its name.
 func onceOf(name string) (once, bool) {
-	name = nameOf(name)
+	name = notation.LanguageName(name)
 	for _, o := range onces() {
 		if o.name == name {
 			return o, true

@@ -149,6 +149,9 @@ func (r *run) do(ctx context.Context) (res sandpit.CodeResult, err error) {
 	res.Truncated = r.truncated || r.c.m.place.Full(r.is.process.ID())
 	r.show(nil, nil)
 	if d := r.done; d != nil {
+		if d.Unable && r.c.language.tooOld != "" {
+			return res, r.c.language.unable()
+		}
 		res.Run = max(0, d.Count)
 		res.Error = (*sandpit.CodeError)(d.Error)
 		if !ended {

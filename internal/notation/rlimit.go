@@ -19,8 +19,8 @@ func RlimitResources() []string {
 	}
 }
 
-// ParseRlimit reads NAME=SOFT[:HARD], as Docker has it. A value is a number, or "unlimited" or -1.
-// Without HARD it is SOFT.
+// ParseRlimit reads NAME=SOFT[:HARD], as Docker has it. A value is a number, "unlimited" or -1, or for a
+// resource in bytes a size ("8m"). Without HARD it is SOFT.
 func ParseRlimit(text string) (sandpit.Rlimit, error) {
 	name, values, found := strings.Cut(text, "=")
 	soft, hard, both := strings.Cut(values, ":")
@@ -29,20 +29,27 @@ func ParseRlimit(text string) (sandpit.Rlimit, error) {
 	}
 	l := sandpit.Rlimit{Resource: name}
 	var softOK, hardOK bool
-	l.Soft, softOK = parseRlimitValue(soft)
-	l.Hard, hardOK = parseRlimitValue(hard)
+	l.Soft, softOK = parseRlimitValue(name, soft)
+	l.Hard, hardOK = parseRlimitValue(name, hard)
 	if !found || !softOK || !hardOK {
-		return l, sandpit.WithHint(fmt.Errorf("%q is not a resource limit", text), "write it as NAME=SOFT or NAME=SOFT:HARD, with whole numbers or unlimited")
+		return l, sandpit.WithHint(fmt.Errorf("%q is not a resource limit", text), "write it as NAME=SOFT or NAME=SOFT:HARD, with whole numbers, sizes such as 8m for bytes, or unlimited")
 	}
 	return l, CheckRlimits([]sandpit.Rlimit{l})
 }
 
-func parseRlimitValue(text string) (uint64, bool) {
+func parseRlimitValue(name, text string) (uint64, bool) {
 	if text == "unlimited" || text == "-1" {
 		return sandpit.RlimitUnlimited, true
 	}
-	n, err := strconv.ParseUint(text, 10, 63)
-	return n, err == nil
+	if n, err := strconv.ParseUint(text, 10, 63); err == nil {
+		return n, true
+	}
+	switch name {
+	case "as", "core", "data", "fsize", "memlock", "msgqueue", "rss", "stack":
+		n, err := ParseSize(text)
+		return uint64(n), err == nil
+	}
+	return 0, false
 }
 
 // CheckRlimits returns ErrInvalid, with the reason, for limits that no sandbox allows.

@@ -259,6 +259,9 @@ func (b *backend) RemoveImage(ctx context.Context, c gate.Caller, name string) e
 	return err
 }
 
+// Namespaces returns the namespaces that have sandboxes.
+func (b *backend) Namespaces() map[string]int { return b.engine.Namespaces() }
+
 // Stuck returns the number of stuck operations.
 func (b *backend) Stuck() (n int, blocked bool) {
 	n = b.engine.StuckCount() + b.runs.engine.StuckCount()

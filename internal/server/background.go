@@ -19,6 +19,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/state"
 )
 
 // SocketIn returns the address of the server that belongs to a data directory.
@@ -115,10 +116,10 @@ func (b Background) Left() bool {
 }
 
 // LeaveSignal asks a server in the background to leave its place to one that a person or a service manager
-// starts, if it is idle, which only it knows. Servers of earlier versions ignore it.
+// starts, which adopts its sandboxes. It does so if it has no requests in progress, which only it knows.
 const LeaveSignal = syscall.SIGWINCH
 
-// leaveTime is how long a server that is not idle may take to become so, as with the end of a command.
+// leaveTime is how long requests in progress may take to end, as with the end of a command.
 const leaveTime = 5 * time.Second
 
 // predecessor is a server in the background that is asked to leave.
@@ -128,8 +129,8 @@ type predecessor struct {
 }
 
 // leaves asks the process that has the state to leave. It reports false if that is certain not to, since
-// it is not a server in the background, or has sandboxes.
-func (p *predecessor) leaves(b Background, holder int) bool {
+// it is not a server in the background.
+func (p *predecessor) leaves(holder int) bool {
 	if holder <= 0 {
 		return p.pid > 0 // another one is about to begin
 	}
@@ -137,7 +138,7 @@ func (p *predecessor) leaves(b Background, holder int) bool {
 	switch {
 	case err != nil: // it has just ended
 		return p.pid > 0
-	case !strings.HasSuffix(string(line), "\x00serve\x00--background\x00"), p.pid == 0 && b.Left():
+	case !strings.HasSuffix(string(line), "\x00serve\x00--background\x00"):
 		return false
 	}
 	if p.pid == 0 {
@@ -146,6 +147,12 @@ func (p *predecessor) leaves(b Background, holder int) bool {
 	p.pid = holder
 	_ = syscall.Kill(holder, LeaveSignal) // one that has just ended needs none
 	return true
+}
+
+// stays returns the error that the one that was asked has requests in progress.
+func (p *predecessor) stays(dir string) error {
+	return sandpit.WithHint(fault.Errorf(state.ErrInUse, "opening the state in %s: the server that a command started, process %d, has requests in progress", dir, p.pid),
+		fmt.Sprintf("wait until commands such as 'sandpit exec' have ended, or break them off with 'kill %d'; then run this again (sandboxes keep running)", p.pid))
 }
 
 // late reports whether the one that was asked has had the time to leave.

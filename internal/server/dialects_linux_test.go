@@ -17,6 +17,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/client"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
@@ -391,6 +392,24 @@ func TestSettingsOfClients(t *testing.T) {
 		}
 		if err := s.stop(); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// A client of Sandpit's own API that is given the address of a dialect is told so, with a key and without one.
+func TestOwnClientAtADialect(t *testing.T) {
+	s := newServed(t)
+	s.withToy()
+	s.start()
+	for _, key := range []string{"", s.makeKey(v1.NewKey{Namespace: "a"}).Secret} {
+		c, err := client.New(client.Options{Address: "http://" + s.settings.Listen[0].Host, Key: key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, err = c.List(t.Context(), sandpit.ListQuery{})
+		if err == nil || !strings.Contains(err.Error(), `this address of the server is for clients of "toy", and not for Sandpit's own API`) || sandpit.Hint(err) == "" {
+			t.Errorf("it lists: %v", err)
 		}
 	}
 }

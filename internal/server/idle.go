@@ -11,7 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// errIdle ends an idle server.
+// errIdle ends a server without requests.
 var errIdle = errors.New("the server is idle")
 
 // idleness measures how long no connection has been busy. Its methods are safe for
@@ -77,7 +77,8 @@ func (s *server) leaveWhenIdle(ctx context.Context, leave context.CancelCauseFun
 	}
 }
 
-// leaveWhenAsked ends the server at a request, if it has no sandbox and no request in progress.
+// leaveWhenAsked ends the server at a request, if it has neither a request nor a run in progress. The next
+// server adopts its sandboxes.
 func (s *server) leaveWhenAsked(ctx context.Context, leave context.CancelCauseFunc) {
 	for {
 		select {
@@ -85,8 +86,8 @@ func (s *server) leaveWhenAsked(ctx context.Context, leave context.CancelCauseFu
 			return
 		case <-s.opt.Leave:
 		}
-		if s.idle.idle(time.Time{}) > 0 && s.engine.Live()+s.runs.engine.Live() == 0 {
-			s.opt.Log.Info("exiting: another server takes the place of this one, which is idle")
+		if s.idle.idle(time.Time{}) > 0 && s.runs.engine.Live() == 0 && s.gate.DrainIdle() {
+			s.opt.Log.Info("exiting: another server takes the place of this one")
 			leave(errIdle)
 			return
 		}

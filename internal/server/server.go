@@ -91,7 +91,7 @@ type Options struct {
 	// Reload receives a value for each request to read the policies again.
 	Reload <-chan struct{}
 
-	// Leave receives a value for each request to end if the server is idle. See LeaveSignal.
+	// Leave receives a value for each request to end if no requests are in progress. See LeaveSignal.
 	Leave <-chan struct{}
 
 	// Patience says how long to wait for operations that may hang.
@@ -243,7 +243,7 @@ const stuckTime = 10*time.Second + 6*partTime
 
 // openState opens the state. A server in the background is started when none
 // answers; if the state is in use, it is of one that is about to end, whose
-// place it takes. Another server takes the place of an idle one in the background.
+// place it takes. Another server takes the place of one in the background.
 func (s *server) openState(ctx context.Context) (err error) {
 	openWith := state.Open
 	if s.opt.Settings.SecretKey == KeyInKeyring {
@@ -254,18 +254,21 @@ func (s *server) openState(ctx context.Context) (err error) {
 	for until := time.Now().Add(ending); ; {
 		s.state, err = openWith(ctx, dir)
 		if err == nil && asked.pid > 0 {
-			s.opt.Say(fmt.Sprintf("this server takes the place of the idle one that a command started, process %d", asked.pid))
+			s.opt.Say(fmt.Sprintf("this server takes the place of the one that a command started, process %d", asked.pid))
 		}
 		if !errors.Is(err, state.ErrInUse) || time.Now().After(until) {
 			return err
 		}
 		background := Background{Home: s.opt.Home}
-		if !s.opt.Background && !asked.leaves(background, state.Holder(dir)) {
+		if !s.opt.Background && !asked.leaves(state.Holder(dir)) {
 			return err
 		}
 		if s.opt.Background || asked.late() {
-			if answers, _ := background.Answers(ctx); answers {
-				return err // it was about to begin, or is not idle
+			switch answers, _ := background.Answers(ctx); {
+			case answers && !s.opt.Background:
+				return asked.stays(dir)
+			case answers:
+				return err // it was about to begin
 			}
 		}
 		select {
@@ -326,7 +329,7 @@ func (s *server) startEngine(ctx context.Context) error {
 		Memory:   book,
 		Pool:     s.pool(),
 		NotHeld: func(h engine.Held, err error) {
-			opt.Log.Warn("no sandbox can be held ready", "image", h.Image, "policy", h.Policy.Name, "error", err, "fix", sandpit.Hint(err))
+			opt.Log.Warn("no sandbox can be held ready", logged(err, "image", h.Image, "policy", h.Policy.Name)...)
 		},
 		Observe:  s.observe,
 		Denied:   s.denials.add,
@@ -352,12 +355,21 @@ func (s *server) startEngine(ctx context.Context) error {
 		opt.Log.Warn("a mount of a sandbox exposes a data directory with sockets of servers and guests: create the sandbox again", "sandbox", name, "directory", dir)
 	}
 	for _, err := range report.Refused {
-		opt.Log.Error("a sandbox could not be adopted", "error", err, "fix", sandpit.Hint(err))
+		opt.Log.Error("a sandbox could not be adopted", logged(err)...)
 	}
 	for _, err := range report.Lacking {
-		opt.Log.Warn("an adopted sandbox lacks a protection or its network", "error", err, "fix", sandpit.Hint(err))
+		opt.Log.Warn("an adopted sandbox lacks a protection or its network", logged(err)...)
 	}
 	return nil
+}
+
+// logged returns the attributes of an error in the log, after others: the error, and what to do if that is known.
+func logged(err error, attrs ...any) []any {
+	attrs = append(attrs, "error", err)
+	if fix := sandpit.Hint(err); fix != "" {
+		attrs = append(attrs, "fix", fix)
+	}
+	return attrs
 }
 
 // observe is engine.Options.Observe.

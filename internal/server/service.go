@@ -13,6 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/api"
 	"github.com/sandpit-dev/sandpit/internal/api/codec"
+	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
@@ -98,6 +99,11 @@ func (s *server) checked(name string, d gate.Dialect) gate.Dialect {
 			_, ok := dialect.Label(host, s.domainOf(name))
 			return ok
 		}
+	}
+	fail := d.Fail
+	d.Fail = func(c *gate.Call, f gate.Failure) {
+		c.W.Header().Set(v1.ServiceHeader, name) // so that clients of Sandpit's own API can say what is wrong
+		fail(c, f)
 	}
 	if d.Rate == 0 {
 		d.Rate, d.Burst = dialect.Rate, dialect.Burst

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -404,7 +405,15 @@ func (s Settings) check() error {
 	if s.KeptMemory != 0 && s.KeptMemory < minKept {
 		return sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "kept-memory: %s is less than a server needs", notation.FormatSize(s.KeptMemory)), "set at least "+notation.FormatSize(minKept))
 	}
-	for _, a := range s.Listen {
+	for i, a := range s.Listen {
+		same := func(b Listen) bool { return a.Address == b.Address && !strings.HasSuffix(a.Host, ":0") }
+		if j := slices.IndexFunc(s.Listen[:i], same); j >= 0 {
+			first, second := s.Listen[j].service(), a.service()
+			if first == second {
+				return sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "listening on %s is asked for twice", a), "omit one of them")
+			}
+			return sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "%s and %s can't be served on the same address, %s", first, second, a), "give each an address of its own, such as another port")
+		}
 		if a.Network == "tcp" && s.Cert == "" && !a.Loopback() && !s.PlainHTTP {
 			return sandpit.WithHint(fault.Errorf(sandpit.ErrForbidden, "listening on %s without TLS would send keys unencrypted", a),
 				"set tls-cert and tls-key, or plain-http behind a proxy that provides TLS")

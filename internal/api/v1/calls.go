@@ -248,6 +248,21 @@ type KeyList struct {
 	Next string `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
 }
 
+// ServiceHeader is a header of errors at an address that serves clients of another project: its name, such as "e2b".
+const ServiceHeader = "X-Sandpit-Service"
+
+// Namespace is a namespace of a server.
+type Namespace struct {
+	Name      string `json:"name"`
+	Sandboxes int    `json:"sandboxes" doc:"Those in it and in the namespaces nested in it"`
+}
+
+// NamespaceList is a page of namespaces.
+type NamespaceList struct {
+	Namespaces []Namespace `json:"namespaces"`
+	Next       string      `json:"next,omitempty" doc:"Pass it as after to get the next page; absent on the last page"`
+}
+
 // NewTicket is a request for a ticket.
 type NewTicket struct {
 	Path string `json:"path" maxLength:"2048" doc:"The path and query of the GET request that it is for, such as /v1/sandboxes/box/exec"`

@@ -102,6 +102,7 @@ func FromSpec(s sandpit.Spec) Spec {
 	v := Spec{
 		Name: s.Name, Image: s.Image, Pull: string(s.Pull), Hostname: s.Hostname, WorkDir: s.WorkDir, User: s.User,
 		RootInside: s.RootInside, NoStart: s.NoStart, ReadOnly: s.ReadOnly, Labels: s.Labels, Idle: idle(s.Idle), OnExpiry: string(s.OnExpiry),
+		Rlimits: fromRlimits(s.Rlimits),
 	}
 	v.Encoding = encodingFor(s.Env)
 	v.Env.List = encodeAll(v.Encoding, s.Env)
@@ -131,7 +132,7 @@ func (s Spec) Sandpit() (sandpit.Spec, error) {
 	v := sandpit.Spec{
 		Name: s.Name, Image: s.Image, Pull: sandpit.PullPolicy(s.Pull), Hostname: s.Hostname, WorkDir: s.WorkDir, User: s.User,
 		RootInside: s.RootInside, NoStart: s.NoStart, ReadOnly: s.ReadOnly, Labels: s.Labels, Idle: idleTime(s.Idle), OnExpiry: sandpit.Expiry(s.OnExpiry),
-		Env: d.env(s.Env),
+		Env: d.env(s.Env), Rlimits: toRlimits(s.Rlimits),
 	}
 	if s.Limits != nil {
 		v.Limits = s.Limits.Sandpit()
@@ -229,6 +230,20 @@ func HostOf(address string) string {
 	return address
 }
 
+func fromRlimits(all []sandpit.Rlimit) (v []Rlimit) {
+	for _, l := range all {
+		v = append(v, Rlimit{l.Resource, int64(l.Soft), int64(l.Hard)}) // RlimitUnlimited is -1
+	}
+	return v
+}
+
+func toRlimits(all []Rlimit) (v []sandpit.Rlimit) {
+	for _, l := range all {
+		v = append(v, sandpit.Rlimit{Resource: l.Resource, Soft: uint64(l.Soft), Hard: uint64(l.Hard)})
+	}
+	return v
+}
+
 // FromCommand converts a Command to the form of the API, without its writers. The route
 // says whether it is in the background.
 func FromCommand(c sandpit.Command) Command {
@@ -236,9 +251,7 @@ func FromCommand(c sandpit.Command) Command {
 	v := Command{
 		Argv: encodeAll(e, c.Argv), Script: encode(e, c.Script), FromImage: c.FromImage, Env: Env{List: encodeAll(e, c.Env)}, Dir: encode(e, c.Dir), Encoding: e,
 		User: c.User, Stdin: c.Stdin, Timeout: Seconds(c.Timeout), OutputLimit: c.OutputLimit, NoFile: c.NoFile, Tag: c.Tag,
-	}
-	for _, l := range c.Rlimits {
-		v.Rlimits = append(v.Rlimits, Rlimit{l.Resource, int64(l.Soft), int64(l.Hard)}) // RlimitUnlimited is -1
+		Rlimits: fromRlimits(c.Rlimits),
 	}
 	if c.Entrypoint != nil {
 		v.Entrypoint = new(encodeAll(e, c.Entrypoint))
@@ -263,9 +276,7 @@ func (c Command) Sandpit() (sandpit.Command, error) {
 	v := sandpit.Command{
 		Argv: d.list("argv", c.Argv), Script: d.text("script", c.Script), FromImage: c.FromImage, Env: d.env(c.Env), Dir: d.text("dir", c.Dir),
 		User: c.User, Stdin: c.Stdin, Timeout: timeout(c.Timeout), OutputLimit: c.OutputLimit, NoFile: c.NoFile, Tag: c.Tag,
-	}
-	for _, l := range c.Rlimits {
-		v.Rlimits = append(v.Rlimits, sandpit.Rlimit{Resource: l.Resource, Soft: uint64(l.Soft), Hard: uint64(l.Hard)})
+		Rlimits: toRlimits(c.Rlimits),
 	}
 	if c.Entrypoint != nil {
 		v.Entrypoint = append([]string{}, d.list("entrypoint", *c.Entrypoint)...)
@@ -305,7 +316,7 @@ func (p Process) Sandpit() (sandpit.ProcessInfo, error) {
 func FromResult(r sandpit.Result) Result {
 	return Result{
 		ExitCode: r.ExitCode, Signal: r.Signal, TimedOut: r.TimedOut, OOMKilled: r.OOMKilled, Truncated: r.Truncated,
-		PidsRefused: r.PidsRefused, DiskFull: r.DiskFull, FilesFull: r.FilesFull,
+		PidsRefused: r.PidsRefused, DiskFull: r.DiskFull, FilesFull: r.FilesFull, CPUExceeded: r.CPUExceeded,
 		StdoutBytes: r.StdoutBytes, StderrBytes: r.StderrBytes, DroppedBytes: r.DroppedBytes,
 		Wall: Seconds(r.Wall), UserCPU: Seconds(r.UserCPU), SystemCPU: Seconds(r.SystemCPU), PeakMemory: r.PeakMemory,
 	}
@@ -315,7 +326,7 @@ func FromResult(r sandpit.Result) Result {
 func (r Result) Sandpit() sandpit.Result {
 	return sandpit.Result{
 		ExitCode: r.ExitCode, Signal: r.Signal, TimedOut: r.TimedOut, OOMKilled: r.OOMKilled, Truncated: r.Truncated,
-		PidsRefused: r.PidsRefused, DiskFull: r.DiskFull, FilesFull: r.FilesFull,
+		PidsRefused: r.PidsRefused, DiskFull: r.DiskFull, FilesFull: r.FilesFull, CPUExceeded: r.CPUExceeded,
 		StdoutBytes: r.StdoutBytes, StderrBytes: r.StderrBytes, DroppedBytes: r.DroppedBytes,
 		Wall: Duration(r.Wall), UserCPU: Duration(r.UserCPU), SystemCPU: Duration(r.SystemCPU), PeakMemory: r.PeakMemory,
 	}

@@ -137,6 +137,7 @@ func TestNothingIsLostOnTheWay(t *testing.T) {
 		Mounts: []sandpit.Mount{{Source: "/s", Target: "/t", ReadOnly: true, NoSockets: true}}, Tmpfs: []sandpit.Tmpfs{{Target: "/t", Size: 7}}, ReadOnly: true,
 		Write: []string{"/a"}, Labels: map[string]string{"k": "v"}, Idle: sandpit.NoIdle, OnExpiry: sandpit.ExpiryPause,
 		Secrets: []sandpit.Secret{{Name: "s", Variable: "V", Hosts: []string{"h"}}, {Name: "t", Env: true}},
+		Rlimits: []sandpit.Rlimit{{Resource: "cpu", Soft: 1, Hard: sandpit.RlimitUnlimited}},
 	}
 	read := func(name string, v interface{ Sandpit() (sandpit.Spec, error) }, want sandpit.Spec) {
 		t.Helper()
@@ -174,7 +175,7 @@ func TestNothingIsLostOnTheWay(t *testing.T) {
 		check("command", got, want)
 	}
 
-	res := sandpit.Result{ExitCode: 1, Signal: 2, TimedOut: true, OOMKilled: true, Truncated: true, StdoutBytes: 3, StderrBytes: 4, DroppedBytes: 5, Wall: 123456789123, UserCPU: 1, SystemCPU: 999999999, PeakMemory: 1 << 50}
+	res := sandpit.Result{ExitCode: 1, Signal: 2, TimedOut: true, OOMKilled: true, Truncated: true, CPUExceeded: true, StdoutBytes: 3, StderrBytes: 4, DroppedBytes: 5, Wall: 123456789123, UserCPU: 1, SystemCPU: 999999999, PeakMemory: 1 << 50}
 	check("result", overJSON(t, v1.FromResult(res)).Sandpit(), res)
 	proc := sandpit.ProcessInfo{ID: "p", PID: 3, Argv: []string{"a"}, User: "u", Background: true, Terminal: true, StartedAt: now, Result: &res}
 	for _, argv := range [][]string{{"a"}, {"a\xff", "b"}} {

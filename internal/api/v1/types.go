@@ -67,6 +67,7 @@ type Spec struct {
 	User       string            `json:"user,omitempty"`
 	RootInside bool              `json:"root_inside,omitempty" doc:"Root and other users exist inside, beside user, who may use sudo"`
 	Limits     *Limits           `json:"limits,omitempty"`
+	Rlimits    []Rlimit          `json:"rlimits,omitempty" doc:"Resource limits of every command, and of the interpreters of code. A command replaces those of the same resource by its own"`
 	Mounts     []Mount           `json:"mounts,omitempty"`
 	Tmpfs      []Tmpfs           `json:"tmpfs,omitempty"`
 	NoStart    bool              `json:"no_start,omitempty" doc:"Leave it in the state created until it is started"`
@@ -197,6 +198,7 @@ type Result struct {
 	PidsRefused  bool    `json:"pids_refused,omitempty" doc:"It failed, and since its start the sandbox was refused a process or thread because of limits.pids"`
 	DiskFull     bool    `json:"disk_full,omitempty" doc:"It failed, and the sandbox's own file system then held as many bytes as limits.disk allows"`
 	FilesFull    bool    `json:"files_full,omitempty" doc:"It failed, and the sandbox's own file system then held as many files as limits.files allows"`
+	CPUExceeded  bool    `json:"cpu_exceeded,omitempty" doc:"It failed, because it or a process that it waited for used as much CPU time as its rlimit cpu allows"`
 	StdoutBytes  int64   `json:"stdout_bytes"`
 	StderrBytes  int64   `json:"stderr_bytes"`
 	DroppedBytes int64   `json:"dropped_bytes,omitempty"`

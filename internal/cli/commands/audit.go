@@ -126,7 +126,7 @@ func (a *tree) auditGrep() *cobra.Command {
 		where[f[1]] = &value
 		cmd.Flags().Var(&value, f[0], f[3])
 	}
-	cmd.Flags().Var(&since, "since", "only entries since this time or this long ago")
+	cmd.Flags().Var(&since, "since", "only entries since this time or this long ago: 2026-01-02, 10m")
 	cmd.Flags().Var(&until, "until", "only entries before this time or this long ago")
 	cmd.Flags().BoolVar(&denied, "denied", false, "only denied requests")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per line")

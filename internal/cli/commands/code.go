@@ -24,24 +24,28 @@ import (
 )
 
 const codeLong = `Run code in a sandbox that keeps its state: variables, imports and functions of one run are
-there in the next. The code is that of FILE, a file of this machine, of --eval, or of standard input. At a
-terminal without FILE and --eval, a prompt reads it: blocks of several lines end with an empty line, ^C
-interrupts, ^D and the words exit and quit leave.
+there in the next. The code is that of FILE, a file of this machine, of --eval, or of standard
+input. At a terminal without FILE and --eval, a prompt reads it: blocks of several lines, and all
+code of languages without state, end with an empty line, ^C interrupts, ^D and the words exit and
+quit leave.
 
-The languages are %s; and, without state, %s.
-Without --language and --context, the extension of FILE tells the language. Standard input, --eval and
-files without an extension are Python.
+The languages are %s;
+and, without state, %s.
+Without --language and --context, the extension of FILE tells the language. Standard input, --eval
+and files without an extension are Python.
 
 What the code prints goes to standard output and standard error as it comes, and so does what it
 displays, such as the value of its last expression. Of a format other than text, only the name and
 the size are shown; --json has all of it.
 
-The exit code is 1 with the traceback if the code failed, 124 if the time was over, and otherwise that of
-the last command (bash), of the program, or of an interpreter that ended: 128+n if signal n killed
-it. It is 125 if the code was not run. If this command is interrupted, so is the code; its state stays.
+The exit code is 1 with the traceback if the code failed, 124 if the time was over, and otherwise
+that of the last command (bash), of the program, or of an interpreter that ended: 128+n if signal n
+killed it. It is 125 if the code was not run. If this command is interrupted, so is the code; its
+state stays.
 
 Each language has a context, which its first run creates. 'sandpit context' creates others. Runs in
-one context wait for each other, and this command says so; --timeout is the time of the code alone, without waiting.`
+one context wait for each other, and this command says so; --timeout is the time of the code alone,
+without waiting.`
 
 // languageOfFile returns the language of a file by its name, or "".
 func languageOfFile(name string) string {
@@ -244,7 +248,7 @@ func (a *tree) runCode(ctx context.Context, sb sandpit.Sandbox, code sandpit.Cod
 	if res.StateLost != "" {
 		a.Note("%s", res.StateLost)
 	}
-	if res.Stateless {
+	if res.Stateless && !a.prompting {
 		a.Note("%s keeps no state from one run to the next", code.Language)
 	}
 	if res.Error != nil {

@@ -72,6 +72,14 @@ func TestUnfinishedCode(t *testing.T) {
 		{"javascript", "function f() { return '}' // {\n}", false},
 		{"javascript", "x = `a", true},
 		{"javascript", "x = `a\n${1}`", false},
+		{"go", "package main", true},
+		{"go", "package main\nfunc main() {\n", true},
+		{"go", "package main\nfunc main() {\n\n\tprintln('{')\n}", true},
+		{"go", "package main\nfunc main() {\n\n\tprintln('{')\n}\n", false},
+		{"java", "class A {\n  // {\n}\n  ", false},
+		{"perl", "print 1;", true},
+		{"ruby", "def f # (don't", true},
+		{"ruby", "def f # (don't\n", false},
 	} {
 		if got := unfinished(c.language, c.code); got != c.want {
 			t.Errorf("%s %q: %t", c.language, c.code, got)

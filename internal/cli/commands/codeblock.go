@@ -2,17 +2,23 @@ package commands
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
 )
 
 // unfinished reports whether code that is typed at a prompt goes on in the next line: a bracket or a text is
-// open, a line ends with a backslash, or a block has begun, which an empty line ends. It knows only as much
+// open, a line ends with a backslash, or a block has begun, which an empty line ends. Code of a language without state is
+// a program, which an empty line ends, too. It knows only as much
 // of a language as that needs: code that it takes for finished by mistake is a syntax error, and ^C discards
 // code that it takes for unfinished.
 func unfinished(language, code string) bool {
 	python, bash, r := language == sandpit.Python, language == sandpit.Bash, language == sandpit.R
+	program := slices.Contains(sandpit.StatelessLanguages(), language)
+	if program && !slices.Contains([]string{"deno", "bun", "go", "java"}, language) { // whose brackets are not known
+		return strings.TrimSpace(code[strings.LastIndexByte(code, '\n')+1:]) != ""
+	}
 	quotes, comments := []string{`"`, `'`, "`"}, []string{"//"}
 	switch {
 	case python:
@@ -72,6 +78,8 @@ func unfinished(language, code string) bool {
 		return true
 	case strings.TrimSpace(line) == "":
 		return false
+	case program:
+		return true
 	case r:
 		return last != "" && strings.Contains("+-*/^,=<>&|~%", last) // an operator is at the end
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/fault"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 // prompter reads code at a terminal and runs it.
@@ -55,7 +56,12 @@ func (a *tree) prompt(ctx context.Context, name string, code sandpit.Code) (err 
 	p.editor.History = new(history)
 	signal.Notify(p.signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(p.signals)
-	a.Note("%s in %s: ^C interrupts, ^D leaves", language, sb.Name())
+	a.prompting = true
+	if slices.Contains(sandpit.StatelessLanguages(), language) {
+		a.Note("%s in %s: an empty line runs the code, which keeps no state; ^C interrupts, ^D leaves", language, sb.Name())
+	} else {
+		a.Note("%s in %s: ^C interrupts, ^D leaves", language, sb.Name())
+	}
 	return p.loop(ctx)
 }
 
@@ -65,7 +71,7 @@ func languageOf(ctx context.Context, sb sandpit.Sandbox, code sandpit.Code) (str
 		return sandpit.Python, nil
 	}
 	if code.Context == "" {
-		return code.Language, nil
+		return notation.LanguageName(code.Language), nil
 	}
 	all, err := sb.Contexts(ctx)
 	if err != nil {
@@ -164,6 +170,9 @@ func (p *prompter) run(ctx context.Context, code sandpit.Code) error {
 			case ctx.Err() != nil:
 				p.Note("interrupted")
 			default:
+				if _, gone := p.sb.Info(ctx); errors.Is(gone, sandpit.ErrNotFound) || errors.Is(gone, sandpit.ErrClosed) {
+					return fault.Errorf(sandpit.ErrNotFound, "sandbox %q was removed", p.sb.Name())
+				}
 				p.PrintError(err)
 			}
 			return nil

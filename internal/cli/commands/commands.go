@@ -17,6 +17,7 @@ import (
 type tree struct {
 	*cli.App
 	completing bool  // a shell asks for completions
+	prompting  bool  // code is read at a prompt, which has said whether it keeps state
 	unshown    error // why help could not be written; cobra has no place for that
 }
 

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -41,6 +44,65 @@ func TestNamed(t *testing.T) {
 	} {
 		if got := named(tt.args, "run"); got != tt.want {
 			t.Errorf("%v: got %v", tt.args, got)
+		}
+	}
+}
+
+// Times are read with a zone, without one, as dates, and as how long ago they were.
+func TestParseSince(t *testing.T) {
+	here := func(hour, minute, second int) time.Time {
+		return time.Date(2026, 11, 28, hour, minute, second, 0, time.Local)
+	}
+	for text, want := range map[string]time.Time{
+		"2026-11-28":                here(0, 0, 0),
+		"2026-11-28T07:08":          here(7, 8, 0),
+		"2026-11-28 07:08:09":       here(7, 8, 9),
+		"2026-11-28T07:08:09":       here(7, 8, 9),
+		"2026-11-28T07:08:09Z":      time.Date(2026, 11, 28, 7, 8, 9, 0, time.UTC),
+		"2026-11-28T07:08:09+02:00": time.Date(2026, 11, 28, 5, 8, 9, 0, time.UTC),
+	} {
+		if got, err := parseSince(text); err != nil || !got.Equal(want) {
+			t.Errorf("%s is %s, %v", text, got, err)
+		}
+	}
+	if got, err := parseSince("10m"); err != nil || time.Since(got) < 10*time.Minute {
+		t.Errorf("10m is %s, %v", got, err)
+	}
+	for _, text := range []string{"", "yesterday", "2026-11", "2026-11-31", "28.11.2026"} {
+		if got, err := parseSince(text); err == nil {
+			t.Errorf("%q is %s", text, got)
+		}
+	}
+}
+
+// No line of help is longer than 100 characters.
+func TestHelpIsNarrow(t *testing.T) {
+	app := &cli.App{Stdin: os.Stdin, Stderr: os.Stderr, Dialects: []cli.Dialect{{Name: "toy", Title: "Toy"}}}
+	var pages [][]string
+	for _, c := range (&tree{App: app}).commands() {
+		pages = append(pages, []string{c.name})
+		for _, sub := range c.make().Commands() {
+			pages = append(pages, []string{c.name, sub.Name()})
+		}
+	}
+	for _, page := range append(pages, nil) {
+		file, err := os.Create(filepath.Join(t.TempDir(), "help"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		app.Stdout = file
+		if err := Run(t.Context(), app, append([]string{"help"}, page...)); err != nil {
+			t.Errorf("%v: %v", page, err)
+		}
+		text, err := os.ReadFile(file.Name())
+		if err != nil || len(text) == 0 {
+			t.Errorf("%v: %d bytes, %v", page, len(text), err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > helpWidth {
+				t.Errorf("%v: %d characters: %s", page, n, line)
+			}
 		}
 	}
 }

@@ -25,7 +25,7 @@ several are parallel.`,
 	})
 	cmd.AddCommand(
 		a.contextList(), a.contextCreate(),
-		a.contextChange("restart", "end an interpreter; the next run starts without its state", "Kill the interpreter of a context with everything that it has started. The next run starts a new one.", sandpit.Coder.RestartContext),
+		a.contextChange("restart", "end an interpreter; the next run starts without its state", "Kill the interpreter of a context with everything that it has started.\nThe next run starts a new one.", sandpit.Coder.RestartContext),
 		a.contextChange("interrupt", "interrupt the present run", "Interrupt the present run of a context, as ^C does. Its state stays. Without a run it does nothing.", sandpit.Coder.InterruptContext),
 		a.contextChange("rm", "remove contexts", "Remove contexts, with their interpreters and everything that these have started.", sandpit.Coder.RemoveContext),
 	)

@@ -29,7 +29,7 @@ commands for a shell. CLIENT is the name of the project, such as e2b. The server
 its API: see 'sandpit help serve'.
 
 With --new-key, the server creates a key in the form that the clients expect. Otherwise the
-key is that of this program (SANDPIT_KEY).`,
+key is that of this program, SANDPIT_KEY, also if it is for this user's own server.`,
 		Example: "  eval \"$(sandpit env --new-key e2b)\"\n  sandpit env e2b",
 		Args:    arguments(1, 1),
 	}, placeServer)
@@ -57,8 +57,7 @@ key is that of this program (SANDPIT_KEY).`,
 			if err := o.Configure(a.Config()); err != nil {
 				return err
 			}
-			_, secret = o.Server()
-			secret = keys.Reformat(secret, keys.Format(d.KeyFormat))
+			secret = keys.Reformat(o.Key(), keys.Format(d.KeyFormat))
 		}
 		for _, x := range d.Settings {
 			value := x.Value
@@ -79,6 +78,7 @@ key is that of this program (SANDPIT_KEY).`,
 		return nil
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		a.PrintsKey = !newKey
 		// One that this command started would have no address for the clients.
 		err := a.withServer(cmd.Context(), true, func(ctx context.Context, s *session) error { return settings(ctx, s, args) })
 		if errors.Is(err, cli.ErrNoServer) {
@@ -113,7 +113,7 @@ func (s *session) dialect(ctx context.Context, name string) (v1.Dialect, error) 
 		return found, sandpit.WithHint(fault.Errorf(sandpit.ErrNotFound, "the server does not serve clients of %.40q", name), "use one of: "+cli.Harmless(strings.Join(names, ", ")))
 	case found.URL == "":
 		return found, sandpit.WithHint(fault.Errorf(sandpit.ErrState, "the server has no address for clients of %s", cli.Harmless(found.Title)),
-			fmt.Sprintf("end that server, and start it with 'sandpit serve --%s 127.0.0.1:PORT'; or add the address to listen in server.yaml with service: %[1]s", name))
+			fmt.Sprintf("end that server, unless a command started it, and run 'sandpit serve --%s 127.0.0.1:PORT'; or add the address to listen in server.yaml with service: %[1]s", name))
 	}
 	return found, nil
 }

@@ -47,16 +47,18 @@ func TestEnv(t *testing.T) {
 		args, key      string
 		want, saidOfIt string
 	}{
-		"with a new key":     {&toy, "--new-key toy", "", "TOY_URL=http://[::1]:1 TOY_KEY=e2b_00", "created key k3v7q2ma of namespace n"},
-		"with the own key":   {&toy, "toy", plain, "TOY_URL=http://[::1]:1 TOY_KEY=e2b_" + strings.Repeat("0", 60), ""},
-		"with another key":   {&toy, "toy", "other", "TOY_URL=http://[::1]:1 TOY_KEY=other", ""},
-		"without a key":      {&toy, "toy", "", "TOY_URL=http://[::1]:1 TOY_KEY=", "TOY_KEY is missing: add --new-key"},
-		"another name":       {&toy, "e3b", "", "", `does not serve clients of "e3b"`},
-		"without dialects":   {nil, "toy", "", "", "serves no API of another project"},
-		"without an address": {&away, "toy", "", "", "no address for clients of Toy"},
-		"a hostile value":    {&hostile, "toy", "", "A='; exit 3; $(exit 4) `exit 5`", ""},
-		"a hostile name":     {&odd, "toy", "", "", "as the name of a variable"},
-		"a namespace alone":  {&toy, "--namespace n toy", "", "", "--namespace needs --new-key"},
+		"with a new key":                          {&toy, "--new-key toy", "", "TOY_URL=http://[::1]:1 TOY_KEY=e2b_00", "created key k3v7q2ma of namespace n"},
+		"with the own key":                        {&toy, "toy", plain, "TOY_URL=http://[::1]:1 TOY_KEY=e2b_" + strings.Repeat("0", 60), ""},
+		"with another key":                        {&toy, "toy", "other", "TOY_URL=http://[::1]:1 TOY_KEY=other", ""},
+		"without a key":                           {&toy, "toy", "", "TOY_URL=http://[::1]:1 TOY_KEY=", "TOY_KEY is missing: add --new-key"},
+		"of this user's server, with the own key": {&toy, "toy", plain, "TOY_URL=http://[::1]:1 TOY_KEY=e2b_" + strings.Repeat("0", 60), ""},
+		"of this user's server, with a new key":   {&toy, "--new-key toy", plain, "TOY_URL=http://[::1]:1 TOY_KEY=e2b_00", "SANDPIT_KEY is not used"},
+		"another name":                            {&toy, "e3b", "", "", `does not serve clients of "e3b"`},
+		"without dialects":                        {nil, "toy", "", "", "serves no API of another project"},
+		"without an address":                      {&away, "toy", "", "", "no address for clients of Toy"},
+		"a hostile value":                         {&hostile, "toy", "", "A='; exit 3; $(exit 4) `exit 5`", ""},
+		"a hostile name":                          {&odd, "toy", "", "", "as the name of a variable"},
+		"a namespace alone":                       {&toy, "--namespace n toy", "", "", "--namespace needs --new-key"},
 	} {
 		var asked v1.NewKey
 		file, err := os.Create(filepath.Join(t.TempDir(), "out"))
@@ -69,8 +71,12 @@ func TestEnv(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer said.Close()
+		address := "http://127.0.0.1:1"
+		if strings.HasPrefix(name, "of this user's server") {
+			address = ""
+		}
 		app := &cli.App{
-			Stdin: os.Stdin, Stdout: file, Stderr: said, Environ: []string{"HOME=" + t.TempDir(), "SANDPIT_SERVER=http://127.0.0.1:1", "SANDPIT_KEY=" + x.key},
+			Stdin: os.Stdin, Stdout: file, Stderr: said, Environ: []string{"HOME=" + t.TempDir(), "SANDPIT_SERVER=" + address, "SANDPIT_KEY=" + x.key},
 			Connect: func(context.Context, cli.ConnectOptions) (sandpit.Client, bool, error) {
 				s := dialectServer{asked: &asked}
 				if x.server != nil {
@@ -90,6 +96,9 @@ func TestEnv(t *testing.T) {
 		}
 		if !strings.Contains(all, x.saidOfIt) || (err == nil) != (x.want != "") {
 			t.Errorf("%s: %v\n%s", name, err, text)
+		}
+		if strings.Contains(all, "SANDPIT_KEY is not used") && !strings.Contains(x.saidOfIt, "SANDPIT_KEY") {
+			t.Errorf("%s: it says that the key is not used: %s", name, all)
 		}
 		if strings.Contains(x.args, "--new-key") && asked != (v1.NewKey{Name: "toy", Format: "e2b"}) {
 			t.Errorf("%s: it asked for %+v", name, asked)

@@ -22,19 +22,14 @@ import (
 // have all labels, and one value of each other key.
 type filter struct {
 	sandpit.ListQuery
-	names, images []string // parts of either; only for lists
-	listing       bool     // names and images may be given
+	names, images []string // parts of either, which servers do not know
 	set           bool
 }
 
 // register adds the flags.
 func (f *filter) register(flags *pflag.FlagSet) {
 	f.Labels = map[string]string{}
-	keys := "label, state, since, until"
-	if f.listing {
-		keys = "label, state, name, image, since, until"
-	}
-	flags.Var(f, "filter", "only sandboxes with this KEY=VALUE; keys are "+keys)
+	flags.Var(f, "filter", "only sandboxes with this KEY=VALUE; keys are label, state, name, image, since, until")
 	flags.VarP(labelFilter{f}, "label", "l", "only those with this label")
 }
 
@@ -59,9 +54,9 @@ func (f *filter) Set(text string) (err error) {
 			return sandpit.WithHint(fmt.Errorf("%q is not a state", value), "use created, creating, running, paused, stopped or failed")
 		}
 		f.States = append(f.States, state)
-	case key == "name" && f.listing:
+	case key == "name":
 		f.names = append(f.names, value)
-	case (key == "image" || key == "ancestor") && f.listing:
+	case key == "image", key == "ancestor":
 		f.images = append(f.images, value)
 	case key == "since" && f.Since.IsZero():
 		f.Since, err = parseSince(value)
@@ -70,11 +65,7 @@ func (f *filter) Set(text string) (err error) {
 	case key == "since", key == "until":
 		return sandpit.WithHint(fmt.Errorf("%s is given twice", key), "give one time")
 	default:
-		keys := "label, state, since and until"
-		if f.listing {
-			keys = "label, state, name, image, since and until"
-		}
-		return sandpit.WithHint(fmt.Errorf("%q is not a filter", key), "use "+keys)
+		return sandpit.WithHint(fmt.Errorf("%q is not a filter", key), "use label, state, name, image, since and until")
 	}
 	f.set = true
 	return err
@@ -124,10 +115,10 @@ type remover interface {
 	RemoveAll(ctx context.Context, q sandpit.ListQuery) iter.Seq2[sandpit.Info, error]
 }
 
-// removeAll removes the sandboxes that a query selects, and prints their names. It reports each
+// removeAll removes the sandboxes that a filter selects, and prints their names. It reports each
 // that could not be removed.
-func (a *tree) removeAll(ctx context.Context, q sandpit.ListQuery) error {
-	remove := func(ctx context.Context, s *session) error { return a.removeAt(ctx, s, q) }
+func (a *tree) removeAll(ctx context.Context, only *filter) error {
+	remove := func(ctx context.Context, s *session) error { return a.removeAt(ctx, s, only) }
 	err := a.withServer(ctx, true, remove)
 	switch {
 	case !errors.Is(err, cli.ErrNoServer):
@@ -153,13 +144,36 @@ func (a *tree) hadServer() bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-func (a *tree) removeAt(ctx context.Context, s *session, q sandpit.ListQuery) error {
-	r, ok := s.Client.(remover)
-	if !ok {
-		return fault.Errorf(sandpit.ErrUnsupported, "removing sandboxes: this client does not support filters")
+// removed removes the sandboxes that a filter selects, one by one or as remover does. Those that are gone are passed over.
+func (s *session) removed(ctx context.Context, only *filter) (iter.Seq2[sandpit.Info, error], error) {
+	if len(only.names)+len(only.images) == 0 {
+		r, ok := s.Client.(remover)
+		if !ok {
+			return nil, fault.Errorf(sandpit.ErrUnsupported, "removing sandboxes: this client does not support filters")
+		}
+		return r.RemoveAll(ctx, only.ListQuery), nil
+	}
+	infos, err := s.list(ctx, only.ListQuery)
+	return func(yield func(sandpit.Info, error) bool) {
+		for _, info := range infos {
+			if !only.matches(info) {
+				continue
+			}
+			err := s.Remove(ctx, info.ID)
+			if !errors.Is(err, sandpit.ErrNotFound) && (!yield(info, err) || ctx.Err() != nil) {
+				return
+			}
+		}
+	}, err
+}
+
+func (a *tree) removeAt(ctx context.Context, s *session, only *filter) error {
+	all, err := s.removed(ctx, only)
+	if err != nil {
+		return err
 	}
 	var failed error
-	for info, err := range r.RemoveAll(ctx, q) {
+	for info, err := range all {
 		name := cli.Harmless(info.Name)
 		switch {
 		case info.ID == "":
@@ -183,11 +197,7 @@ func filterKeys(command string) []string {
 	case "events":
 		return []string{"kind=", "sandbox=", "label="}
 	case "prune":
-		return []string{"label=", "since=", "until="}
+		return []string{"label=", "name=", "image=", "since=", "until="}
 	}
-	keys := []string{"label=", "state=running", "state=paused", "state=stopped", "state=failed", "state=created", "since=", "until="}
-	if command == "ps" {
-		keys = append(keys, "name=", "image=")
-	}
-	return keys
+	return []string{"label=", "state=running", "state=paused", "state=stopped", "state=failed", "state=created", "name=", "image=", "since=", "until="}
 }

@@ -73,7 +73,6 @@ func habits() []habit {
 		{"run shell", "life", "", "", "use --timeout, or --life of 'sandpit create'"},
 		{anew, "memory-swap memory-reservation", "", "", "use --memory, which includes swap"},
 		{anew, "cpu-shares cpu-quota cpu-period cpuset-cpus c", "", "", "use --cpus"},
-		{"create", "ulimit", "", "", "use --nofile, --pids, --memory or --files, or --ulimit of 'sandpit exec'"},
 		{anew, "storage-opt", "", "", "use --disk"},
 		{anew, "shm-size", "", "", "use --tmpfs /dev/shm:SIZE"},
 		{anew, "bind bind-try", "", "", "use --mount SOURCE:TARGET"},

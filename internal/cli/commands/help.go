@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -27,12 +26,12 @@ Usage:
 
   sandpit create [flags] [NAME]             create a sandbox that persists
   sandpit exec [flags] NAME -- CMD          run CMD in it; -d in the background, -it with a terminal
-  sandpit code NAME [FILE]                  run code in it, which keeps its state, or read it at a prompt
+  sandpit code NAME [FILE]                  run code that keeps its state, or read it at a prompt
   sandpit context ls|create|restart|interrupt|rm NAME
   sandpit ps [NAME]                         list sandboxes, or the processes of one
   sandpit attach|wait|signal NAME PROCESS   attach to a process, wait for it, send it a signal
   sandpit logs|inspect|stats NAME           show its output, its details, its resource usage
-  sandpit cp SRC DST                        copy files in or out (NAME:/path); also ls, cat, write, edit
+  sandpit cp SRC DST                        copy files (NAME:/path); also ls, cat, write, edit
   sandpit forward NAME 8080:80              forward a local port to it
   sandpit network allow NAME pypi.org       let it reach a host
   sandpit secret set NAME                   store a credential that sandboxes use and never see
@@ -41,7 +40,7 @@ Usage:
   sandpit prune                             remove those that have stopped or failed
   sandpit events|top                        show events, show resource usage
   sandpit serve|key|audit                   run a server, manage its keys and audit log
-  sandpit env CLIENT                        print the settings of unmodified clients of another project
+  sandpit env CLIENT                        print settings of clients of another project
 
   sandpit images ls|pull|commit|tag|inspect|rm|prune|import|export
   sandpit doctor                            check what works here, and how to fix what doesn't
@@ -75,13 +74,13 @@ func (a *tree) help(cmd *cobra.Command, _ []string) {
 	if cmd.Runnable() || cmd.HasSubCommands() {
 		b.WriteString("\nUsage:\n")
 		if cmd.HasSubCommands() {
-			table := tabwriter.NewWriter(&b, 44, 0, 2, ' ', 0)
+			var rows [][2]string
 			for _, sub := range cmd.Commands() {
 				if sub.IsAvailableCommand() {
-					fmt.Fprintf(table, "  %s\t%s\n", cmd.CommandPath()+" "+sub.Use, sub.Short)
+					rows = append(rows, [2]string{cmd.CommandPath() + " " + sub.Use, sub.Short})
 				}
 			}
-			_ = table.Flush() // into memory
+			writeRows(&b, rows, 40)
 		} else {
 			b.WriteString("  " + cmd.Parent().CommandPath() + " " + cmd.Use + "\n")
 		}
@@ -89,7 +88,7 @@ func (a *tree) help(cmd *cobra.Command, _ []string) {
 	if cmd.Example != "" {
 		b.WriteString("\nExamples:\n" + strings.TrimRight(cmd.Example, "\n") + "\n")
 	}
-	width := 100
+	width := helpWidth
 	if columns, _, err := term.GetSize(int(a.Stdout.Fd())); err == nil && columns >= 40 {
 		width = columns
 	}
@@ -118,6 +117,27 @@ func (a *tree) help(cmd *cobra.Command, _ []string) {
 		b.WriteString("\nFlags:\n" + rest.FlagUsagesWrapped(width))
 	}
 	_, a.unshown = a.Stdout.WriteString(b.String())
+}
+
+// helpWidth is the longest line of help where there is no terminal, in characters.
+const helpWidth = 100
+
+// writeRows writes rows of two columns, the first of which has a least width. The second one may have several lines.
+func writeRows(b *strings.Builder, rows [][2]string, least int) {
+	for _, row := range rows {
+		least = max(least, len(row[0]))
+	}
+	for _, row := range rows {
+		line := fmt.Sprintf("  %-*s ", least, row[0])
+		for _, word := range strings.Fields(row[1]) {
+			if len(line)+1+len(word) > helpWidth {
+				b.WriteString(line + "\n")
+				line = strings.Repeat(" ", least+3)
+			}
+			line += " " + word
+		}
+		b.WriteString(line + "\n")
+	}
 }
 
 func upperFirst(s string) string {
@@ -168,8 +188,8 @@ func (a *tree) configTopic() *cobra.Command {
   4. the machine's file: /etc/sandpit/config.yaml
   5. the built-in default: see 'sandpit policy show'
 
-A setting at a higher level replaces the same setting at a lower one. Only env, env-file
-and label are merged; an entry at a higher level replaces the one with the same name.
+A setting at a higher level replaces the same setting at a lower one. Only env, env-file,
+label and ulimit are merged; an entry at a higher level replaces the one with the same name.
 read-only and write can't be combined: the one at the higher level applies.
 
 Every setting is enforced, or the run is refused. Only built-in defaults are omitted
@@ -195,11 +215,11 @@ Images and state are stored in SANDPIT_HOME, or the key home; by default in
 
 Keys:
 `)
-	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	var rows [][2]string
 	for _, e := range cli.NewOptions(a.Lookup).Settable() {
-		fmt.Fprintf(table, "  %s\t%s\n", e.Name, e.Usage)
+		rows = append(rows, [2]string{e.Name, e.Usage})
 	}
-	_ = table.Flush() // into memory
+	writeRows(&b, rows, 0)
 	return at(&cobra.Command{
 		Use:  "config",
 		Long: b.String(),

@@ -24,8 +24,8 @@ import (
 const imagesLong = `Images are root file systems. The image host, this machine's own toolchain, always
 exists. Others are pulled from registries on first use, or with images pull, and stored
 in the data directory, each layer once. images commit saves what a sandbox has changed as
-saved:NAME. If a server is configured (SANDPIT_SERVER), ls, pull and rm work on its images. On this machine, ls shows only the stored images; a server
-lists host, too.`
+saved:NAME. If a server is configured (SANDPIT_SERVER), ls, pull and rm work on its images. On this
+machine, ls shows only the stored images; a server lists host, too.`
 
 // imagesCommand is sandpit images.
 func (a *tree) imagesCommand() *cobra.Command {

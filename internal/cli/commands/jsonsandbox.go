@@ -73,6 +73,7 @@ type jsonProcess struct {
 	PidsRefused bool `json:"pids_refused,omitempty"`
 	DiskFull    bool `json:"disk_full,omitempty"`
 	FilesFull   bool `json:"files_full,omitempty"`
+	CPUExceeded bool `json:"cpu_exceeded,omitempty"`
 }
 
 func jsonOfProcess(p sandpit.ProcessInfo) jsonProcess {
@@ -82,7 +83,7 @@ func jsonOfProcess(p sandpit.ProcessInfo) jsonProcess {
 	}
 	if r := p.Result; r != nil {
 		object.ExitCode, object.Signal, object.TimedOut, object.OOMKilled = &r.ExitCode, r.Signal, r.TimedOut, r.OOMKilled
-		object.PidsRefused, object.DiskFull, object.FilesFull = r.PidsRefused, r.DiskFull, r.FilesFull
+		object.PidsRefused, object.DiskFull, object.FilesFull, object.CPUExceeded = r.PidsRefused, r.DiskFull, r.FilesFull, r.CPUExceeded
 	}
 	return object
 }

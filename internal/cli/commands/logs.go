@@ -52,7 +52,7 @@ standard error. The latest 16 MiB of each sandbox are stored.`,
 	}))
 	cmd.Flags().BoolVarP(&q.Follow, "follow", "f", false, "follow new output")
 	cmd.Flags().VarP(&tail, "tail", "n", "only this number of latest entries")
-	cmd.Flags().Var(&since, "since", "only entries since this time or this long ago: 2026-01-02T15:04:05Z, 10m")
+	cmd.Flags().Var(&since, "since", "only entries since this time or this long ago: 2026-01-02, 2026-01-02T15:04:05Z, 10m")
 	cmd.Flags().VarP(&process, "process", "p", "only output of this process, by ID or pid")
 	cmd.Flags().Var(&stream, "stream", "only stdout or stderr")
 	cmd.Flags().BoolVarP(&times, "timestamps", "t", false, "show the time and the process of each entry")
@@ -98,14 +98,17 @@ func parseStream(text string) (string, error) {
 	return text, nil
 }
 
-// parseSince reads a time, or how long ago one was.
+// parseSince reads a time, or how long ago one was. A time without a zone is this machine's, and a date the start of
+// the day.
 func parseSince(text string) (time.Time, error) {
-	if t, err := time.Parse(time.RFC3339Nano, text); err == nil {
-		return t, nil
+	for _, layout := range []string{time.RFC3339Nano, time.DateOnly, "2006-01-02T15:04:05", time.DateTime, "2006-01-02T15:04", "2006-01-02 15:04"} {
+		if t, err := time.ParseInLocation(layout, text, time.Local); err == nil {
+			return t, nil
+		}
 	}
 	d, err := notation.ParseDuration(text)
 	if err != nil {
-		return time.Time{}, sandpit.WithHint(fmt.Errorf("%q is not a time", text), "write a time like 2026-01-02T15:04:05Z, or a duration before now like 10m")
+		return time.Time{}, sandpit.WithHint(fmt.Errorf("%q is not a time", text), "write a date like 2026-01-02, a time like 2026-01-02T15:04:05Z, or a duration before now like 10m")
 	}
 	return time.Now().Add(-d), nil
 }
@@ -159,7 +162,7 @@ kind and all labels.`,
 		return ctx.Err()
 	})
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "follow new events")
-	cmd.Flags().Var(&since, "since", "only events since this time or this long ago: 2026-01-02T15:04:05Z, 10m")
+	cmd.Flags().Var(&since, "since", "only events since this time or this long ago: 2026-01-02, 2026-01-02T15:04:05Z, 10m")
 	cmd.Flags().Var(&only, "filter", "only events with this KEY=VALUE; keys are kind, sandbox, label")
 	cmd.Flags().Uint64Var(&after, "after", 0, "only events after this sequence `NUMBER`")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per line")

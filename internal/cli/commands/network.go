@@ -188,8 +188,8 @@ func (a *tree) networkCheck() *cobra.Command {
 	cmd := a.serverCommand(&cobra.Command{
 		Use: "check [flags] NAME HOST[:PORT]", Short: "check whether a sandbox may reach something, and by which rule",
 		Long: `Check whether a sandbox may reach a host or address, and by which rule; udp: or ping:
-may stand before it. Nothing is sent. The addresses of an allowed name are checked when it is connected
-to. The exit code is 1 if it is denied.`,
+may stand before it. Nothing is sent. The addresses of an allowed name are checked when it is
+connected to. The exit code is 1 if it is denied.`,
 		Example:           "  sandpit network check work pypi.org:443\n  sandpit network check work udp:192.0.2.1:53",
 		Args:              arguments(2, 2),
 		ValidArgsFunction: a.completeNames(1),
@@ -259,8 +259,8 @@ func (a *tree) networkLog() *cobra.Command {
 	cmd := a.serverCommand(&cobra.Command{
 		Use: "log [flags] NAME", Short: "show the latest connections of a sandbox",
 		Long: `Show the latest connections of a sandbox, and those that it was denied, oldest first. The log is
-bounded, and ends with the server's process. Of a sandbox with --egress learn it ends with the --allow
-flags that suffice in its place.`,
+bounded, and ends with the server's process. Of a sandbox with --egress learn it ends with the
+--allow flags that suffice in its place.`,
 		Example:           "  sandpit network log work\n  sandpit network log --denied work",
 		Args:              arguments(1, 1),
 		ValidArgsFunction: a.completeNames(1),

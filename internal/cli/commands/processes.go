@@ -19,8 +19,8 @@ import (
 
 const execLong = `Run CMD in an existing sandbox, as sandpit run does in a new one: input, output, signals
 and the exit code are CMD's. With -it, ^P^Q detaches from CMD, which goes on in the background
-(see --detach-keys: ^P itself waits for the next key). At a terminal, a line at the end says what the
-sandbox was denied on the network meanwhile; -q omits it.
+(see --detach-keys: ^P itself waits for the next key). At a terminal, a line at the end says what
+the sandbox was denied on the network meanwhile; -q omits it.
 
 With -d it runs in the background: this command prints its ID and exits, and the process keeps
 running. With -i its standard input stays open, with -t it has a terminal: sandpit attach passes
@@ -80,8 +80,8 @@ that of the process.
 
 It keeps running when this command ends, and its input stays open. At a terminal, ^P^Q detaches
 unless --no-stdin is given, and ^C is passed on to a process that has an input, until ^D has
-ended yours. Otherwise ^C detaches. SIGTERM, SIGHUP and a closed output always do: the exit code is then 128+n for
-signal n.`,
+ended yours. Otherwise ^C detaches. SIGTERM, SIGHUP and a closed output always do: the exit code is
+then 128+n for signal n.`,
 		Example: "  sandpit attach work p3\n  sandpit attach --no-stdin work p3 | head -1\n  echo 'print(1)' | sandpit attach -i work p4",
 		Args:    arguments(2, 2),
 	}

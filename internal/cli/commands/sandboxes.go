@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -59,7 +60,7 @@ func (f *lifetimeFlags) register(cmd *cobra.Command, defaults bool) {
 func (a *tree) createCommand() *cobra.Command {
 	// Flags of run that are about one command, or about this program's own pulls.
 	oneRun := map[string]bool{
-		"timeout": true, "interactive": true, "tty": true, "json": true, "init-time": true, "entrypoint": true, "ulimit": true,
+		"timeout": true, "interactive": true, "tty": true, "json": true, "init-time": true, "entrypoint": true,
 		"name": true, "mirror": true, "plain-http": true,
 	}
 	for _, name := range cli.UpstreamFlags() {
@@ -78,8 +79,11 @@ takes nothing of the machine, and these times do not pass, until 'sandpit start'
 	}
 	for _, section := range o.Sections() {
 		for _, e := range section.Entries {
-			if e.Name == "output-limit" {
+			switch e.Name {
+			case "output-limit":
 				e.Usage = "output of a command; the rest is counted and dropped (default 1g)"
+			case "ulimit":
+				e.Usage = strings.Replace(e.Usage, "CMD", "each command", 1)
 			}
 			if !oneRun[e.Name] {
 				addFlags(cmd.Flags(), e)
@@ -138,12 +142,17 @@ func (a *tree) psCommand() *cobra.Command {
 		Use:   "ps [flags] [NAME]",
 		Short: "list sandboxes, or the processes of one",
 		Long: `List the running sandboxes or, with a NAME, the processes of that sandbox. With -a, also
-list those that have stopped, failed, exited or were not started. --filter state=STATE implies -a. The oldest
-come first, or with -r the newest. No server is started: if none is running, but sandboxes of
-an earlier one are left, that is an error.
+list those that have stopped, failed, exited or were not started. --filter state=STATE implies -a.
+The oldest come first, or with -r the newest. No server is started: if none is running, but
+sandboxes of an earlier one are left, that is an error.
 
 Filters: label=KEY[=VALUE], state=STATE, name=PART, image=PART, since=TIME, until=TIME. A TIME
-is that of creation, or how long ago that was: until=24h selects what is older than a day.`,
+is that of creation (2026-01-02, 2026-01-02T15:04:05Z), or how long ago that was: until=24h
+selects what is older than a day.
+
+With --all-namespaces, this user's own server and administrators' keys list the sandboxes of
+all namespaces, such as those of keys of 'sandpit env --new-key'. Other commands reach them
+with a key of their namespace: see 'sandpit key create --namespace'.`,
 		Example: "  sandpit ps\n  sandpit ps -a --filter label=team=build --filter until=7d\n" +
 			"  sandpit ps --format '{{.Name}}\\t{{.State}}\\t{{.Labels.team}}'",
 		Args:              arguments(0, 1),
@@ -153,15 +162,19 @@ is that of creation, or how long ago that was: until=24h selects what is older t
 	as.register(cmd, jsonInfo{})
 	all := cmd.Flags().BoolP("all", "a", false, "also show those that are not running")
 	quiet := cmd.Flags().BoolP("quiet", "q", false, "print only names, or process IDs")
-	only := filter{ListQuery: sandpit.ListQuery{Limit: sandpit.MaxPage}, listing: true}
+	everywhere := cmd.Flags().Bool("all-namespaces", false, "list the sandboxes of all namespaces of the server; for administrators")
+	only := filter{ListQuery: sandpit.ListQuery{Limit: sandpit.MaxPage}}
 	only.register(cmd.Flags())
 	cmd.Flags().BoolVarP(&only.NewestFirst, "reverse", "r", false, "list the newest first")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		err := a.withServer(cmd.Context(), true, func(ctx context.Context, s *session) error {
+			if len(args) == 1 && *everywhere {
+				return sandpit.WithHint(cli.Usagef("--all-namespaces is for lists of sandboxes, but %q is given", args[0]), "omit one of them")
+			}
 			if len(args) == 1 {
 				return a.psProcesses(ctx, s, args[0], *all, &as, *quiet, &only)
 			}
-			return a.psSandboxes(ctx, s, &only, *all, &as, *quiet)
+			return a.psSandboxes(ctx, s, &only, *all, *everywhere, &as, *quiet)
 		})
 		switch {
 		case !errors.Is(err, cli.ErrNoServer):
@@ -182,8 +195,12 @@ is that of creation, or how long ago that was: until=24h selects what is older t
 }
 
 // psSandboxes lists sandboxes.
-func (a *tree) psSandboxes(ctx context.Context, s *session, only *filter, all bool, as *format, quiet bool) error {
-	infos, err := s.list(ctx, only.ListQuery)
+func (a *tree) psSandboxes(ctx context.Context, s *session, only *filter, all, everywhere bool, as *format, quiet bool) error {
+	list := s.list
+	if everywhere {
+		list = s.listEverywhere
+	}
+	infos, err := list(ctx, only.ListQuery)
 	if err != nil {
 		return err
 	}
@@ -210,7 +227,8 @@ func (a *tree) psSandboxes(ctx context.Context, s *session, only *filter, all bo
 		return printObjects(a, as, objects)
 	}
 	head := []string{"NAME", "STATE", "IMAGE", "AGE", "EXPIRES", "LABELS"}
-	if s.nested == sandpit.AllNamespaces {
+	several := everywhere || s.nested == sandpit.AllNamespaces
+	if several {
 		head = append([]string{"NAMESPACE"}, head...)
 	}
 	table := a.table(head...)
@@ -219,12 +237,46 @@ func (a *tree) psSandboxes(ctx context.Context, s *session, only *filter, all bo
 		if !info.ExpiresAt.IsZero() {
 			expires = "in " + coarse(time.Until(info.ExpiresAt))
 		}
-		if s.nested == sandpit.AllNamespaces {
-			fmt.Fprint(table, cmp.Or(info.Namespace, "-")+"\t")
+		if several {
+			fmt.Fprint(table, cli.Harmless(cmp.Or(info.Namespace, "-"))+"\t")
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", info.Name, info.State, cli.Harmless(shortImage(info.Image)), ago(info.CreatedAt), expires, cli.Harmless(labelText(info.Labels)))
 	}
 	return table.Flush()
+}
+
+// listEverywhere is session.list for the sandboxes of all namespaces of the server. Their Namespace is the whole one.
+func (s *session) listEverywhere(ctx context.Context, q sandpit.ListQuery) ([]sandpit.Info, error) {
+	var names []string
+	err := pages(ctx, s, "/v1/namespaces", url.Values{}, func(page v1.NamespaceList) (string, error) {
+		for _, n := range page.Namespaces {
+			names = append(names, n.Name)
+		}
+		return page.Next, nil
+	})
+	var all []sandpit.Info
+	for _, name := range names {
+		if err != nil {
+			break
+		}
+		err = pages(ctx, s, "/v1/namespaces/"+url.PathEscape(name)+"/sandboxes", url.Values{}, func(page v1.SandboxList) (string, error) {
+			for _, found := range page.Sandboxes {
+				info := found.Sandpit()
+				if info.Namespace = name; found.Namespace != "" {
+					info.Namespace += "/" + found.Namespace
+				}
+				if q.Selects(info) {
+					all = append(all, info)
+				}
+			}
+			return page.Next, nil
+		})
+	}
+	slices.SortStableFunc(all, func(a, b sandpit.Info) int { return a.CreatedAt.Compare(b.CreatedAt) })
+	if q.NewestFirst {
+		slices.Reverse(all)
+	}
+	return all, err
 }
 
 // psProcesses lists the processes of a sandbox.
@@ -416,10 +468,11 @@ func (a *tree) removeCommand() *cobra.Command {
 	cmd := a.serverCommand(&cobra.Command{
 		Use: "rm [flags] [NAME...]",
 		Long: `Remove sandboxes with everything in them, even if they are running, and print their names.
-With --all or a filter, all that match are removed, without a question. With -f, sandboxes that do not
-exist are no failure.
+With --all or a filter, all that match are removed, without a question. With -f, sandboxes that do
+not exist are no failure.
 
-Filters: label=KEY[=VALUE], state=STATE, since=TIME, until=TIME; see 'sandpit help ps'.`,
+Filters: label=KEY[=VALUE], state=STATE, name=PART, image=PART, since=TIME, until=TIME; see
+'sandpit help ps'.`,
 		Example:           "  sandpit rm work\n  sandpit rm --filter label=team=build\n  sandpit rm --all",
 		Args:              arguments(0, -1),
 		ValidArgsFunction: a.completeNames(-1),
@@ -436,7 +489,7 @@ Filters: label=KEY[=VALUE], state=STATE, since=TIME, until=TIME; see 'sandpit he
 		case !matching && len(args) == 0:
 			return sandpit.WithHint(cli.Usagef("no sandbox is given"), "give names, --filter or --all")
 		case matching:
-			return a.removeAll(cmd.Context(), only.ListQuery)
+			return a.removeAll(cmd.Context(), &only)
 		}
 		return remove(cmd, args)
 	}
@@ -454,7 +507,7 @@ func (a *tree) pruneCommand() *cobra.Command {
 		Long: `Remove the sandboxes that have stopped or failed, with their files, and print their names.
 It does not ask for confirmation. 'sandpit images prune' removes unused images.
 
-Filters: label=KEY[=VALUE], since=TIME, until=TIME; see 'sandpit help ps'.`,
+Filters: label=KEY[=VALUE], name=PART, image=PART, since=TIME, until=TIME; see 'sandpit help ps'.`,
 		Example:           "  sandpit prune\n  sandpit prune --filter until=7d",
 		Args:              noArguments,
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -464,7 +517,7 @@ Filters: label=KEY[=VALUE], since=TIME, until=TIME; see 'sandpit help ps'.`,
 			return sandpit.WithHint(cli.Usagef("prune removes only stopped and failed sandboxes, and takes no other state"), "use 'sandpit rm --filter state=...'")
 		}
 		only.States = []sandpit.State{sandpit.StateStopped, sandpit.StateFailed}
-		return a.removeAll(cmd.Context(), only.ListQuery)
+		return a.removeAll(cmd.Context(), &only)
 	}
 	only.register(cmd.Flags())
 	return cmd

@@ -19,7 +19,8 @@ directory, which only its own user may use, and on the addresses given with --li
 You do not have to start a server for yourself: a command that needs one starts it. This
 command is for a server of a machine or a team, under systemd (see deploy/systemd; socket
 activation and sd_notify are supported) or in a container. It takes the place of a server
-that a command started, if that has no sandboxes and no requests in progress.
+that a command started, and adopts its sandboxes. While that has requests in progress, such
+as 'sandpit exec', this one waits for 5 seconds, and then refuses to start.
 
 Over TCP every caller needs a key (sandpit key create). If a server listens on TCP and has
 no key, it creates the first one and shows it once. Without a certificate the server
@@ -52,7 +53,7 @@ The settings of a server are in /etc/sandpit/server.yaml, or the file given with
   audit-size: 4g               # size of the audit log; audit-time: 168h in which no key may fill it
   upstream-proxy: http://proxy.example:3128  # for sandboxes and images; or https://, socks5://
   no-proxy: .corp.example,10.0.0.0/8         # hosts that are reached without it
-  ca-bundle: corp.pem          # certificates to trust beside the machine's, also in sandboxes with egress
+  ca-bundle: corp.pem          # certificates to trust, also in sandboxes with egress
   dns: [10.0.0.53]             # name servers for sandboxes that name none (default the machine's)
   private-webhooks: false      # allow webhooks to addresses that are not public
   services: [{name: own, hosts: [api.example.com], variables: [OWN_KEY]}]  # for secrets`
