@@ -2,11 +2,14 @@ package engine_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/policy"
@@ -276,4 +279,53 @@ func TestOtherUsersReachNoInterpreter(t *testing.T) {
 	if _, text, _ := value(t, sb, "x"); text != "1" {
 		t.Errorf("then x is %s", text)
 	}
+}
+
+// While the guest does not answer one caller, the others of its contexts wait no longer than they want to.
+func TestHungGuestHoldsNoOtherCallers(t *testing.T) {
+	testkit.NeedProgram(t, "python3") // and so in the host image
+	srv := newSurvivor(t)
+	sb := made(t, srv.open(t), sandpit.Spec{}).(interface {
+		sandpit.Sandbox
+		sandpit.Coder
+	})
+	ended := begin(t, sb, sandpit.Code{Source: "import time\ntime.sleep(1000)"})
+	signal(t, srv, sb.ID(), syscall.SIGSTOP)
+	defer signal(t, srv, sb.ID(), syscall.SIGCONT)
+	first := make(chan error, 1)
+	go func() { first <- sb.InterruptContext(t.Context(), sandpit.Python) }()
+	calls := map[string]func(context.Context) error{
+		"list":      func(ctx context.Context) error { _, err := sb.Contexts(ctx); return err },
+		"interrupt": func(ctx context.Context) error { return sb.InterruptContext(ctx, sandpit.Python) },
+		"restart":   func(ctx context.Context) error { return sb.RestartContext(ctx, sandpit.Python) },
+		"create": func(ctx context.Context) error {
+			_, err := sb.CreateContext(ctx, sandpit.NewContext{ID: "other"})
+			return err
+		},
+		"run":    func(ctx context.Context) error { _, err := sb.RunCode(ctx, sandpit.Code{Source: "1"}); return err },
+		"remove": func(ctx context.Context) error { return sb.RemoveContext(ctx, "nonesuch") },
+	}
+	for range 3 { // in the first round the first caller may not wait yet
+		for name, f := range calls {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			over := make(chan error, 1)
+			go func() { over <- f(ctx) }()
+			select {
+			case <-over:
+			case <-time.After(10 * time.Second):
+				t.Fatalf("%s goes on when its caller has left", name)
+			}
+			cancel()
+		}
+	}
+	select {
+	case err := <-first:
+		t.Errorf("the first call has ended: %v", err)
+	default:
+	}
+	signal(t, srv, sb.ID(), syscall.SIGCONT)
+	if err := <-first; err != nil && !errors.Is(err, sandpit.ErrNotFound) {
+		t.Error(err)
+	}
+	<-ended
 }
