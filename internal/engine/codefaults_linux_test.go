@@ -66,9 +66,15 @@ s = channel()
 		source, ended string
 		truncated     bool
 	}{
-		"another nonce":  {`s.sendall(b'{"done":"00112233445566778899aabbccddeeff","count":9,"marked":3}\n')`, "", false},
-		"many messages":  {`for i in range(100): s.sendall(b'{}\n' * 10000)`, "", false},
-		"many outputs":   {`for i in range(100): s.sendall(b'{"output":{"text":"x"}}\n' * 1000)`, "", true},
+		"another nonce": {`s.sendall(b'{"done":"00112233445566778899aabbccddeeff","count":9,"marked":3}\n')`, "", false},
+		"many messages": {`for i in range(100): s.sendall(b'{}\n' * 10000)`, "", true},
+		"many outputs":  {`for i in range(100): s.sendall(b'{"output":{"text":"x"}}\n' * 1000)`, "", true},
+		"long messages": {`s.sendall(b'{}\n' * 1001 + (b'{"output":{"text":"' + b'y' * (1 << 20) + b'"}}\n') * 5)`, "", true},
+		"a known nonce": {`import sys
+frame = sys._getframe()
+while "request" not in frame.f_locals: frame = frame.f_back
+s.sendall(b'{}\n' * 1001 + b'{"x":"%s"}\n' % frame.f_locals["request"]["run"].encode())
+time.sleep(1000)`, "wrote to the connection", true},
 		"many mains":     {`for i in range(900): s.sendall(b'{"output":{"main":true,"text":"x"}}\n')`, "", false},
 		"half a message": {`s.sendall(b'{"output":')`, "wrote to the connection", false},
 		"a long message": {`s.sendall(b'{"output":{"text":"' + b'x' * (9 << 20) + b'"}}\n')`, "", true},
@@ -86,7 +92,7 @@ s = channel()
 			if err != nil || !strings.Contains(got.InterpreterEnd, c.ended) || (got.InterpreterEnd == "") != (c.ended == "") || got.Truncated != c.truncated {
 				t.Errorf("%+v, %v", got, err)
 			}
-			if got.InterpreterEnd == "" && (got.Run != 1 || !got.Success() || text != "'last'" && name != "many outputs") {
+			if got.InterpreterEnd == "" && (got.Run != 1 || !got.Success() || (text != "'last'") != c.truncated && name != "a long message") {
 				t.Errorf("%+v with %.100q", got, text)
 			}
 			if err := sb.RemoveContext(t.Context(), id); err != nil {
