@@ -98,7 +98,7 @@ func TestEgress(t *testing.T) {
 	}
 }
 
-// Sandboxes that have ended are found by their namespace alone, and their number is bounded.
+// Sandboxes that have ended are found by their namespace alone, and their number is bounded, without loss for those who have few.
 func TestEnded(t *testing.T) {
 	e := new(ended)
 	for i := range 2 * maxEnded {
@@ -118,6 +118,13 @@ func TestEnded(t *testing.T) {
 		if s, ok := e.find(other.namespace, other.is, other.byName); ok {
 			t.Errorf("%+v is %+v", other, s)
 		}
+	}
+	e.add("few", sandbox{ID: "kept"})
+	for i := range 2 * maxAllEnded {
+		e.add(fmt.Sprint("many", i%100), sandbox{ID: fmt.Sprint(i)})
+	}
+	if _, ok := e.find("few", "kept", false); !ok || len(e.all) != maxAllEnded {
+		t.Errorf("that of a namespace with few is remembered: %v, and %d in all", ok, len(e.all))
 	}
 }
 
