@@ -141,7 +141,7 @@ func (a *API) Dialect() gate.Dialect {
 func (a *API) behind(route *Route) gate.Route {
 	return gate.Route{
 		Method: route.Method, Path: route.Path, ID: route.ID,
-		Open: route.Open, Admin: route.Admin, Guarded: route.Guarded, Vital: route.Vital, Ticketed: route.Ticket, SelfAudited: true,
+		Open: route.Open, Admin: route.Admin, Guarded: route.Guarded, Vital: route.Vital, VitalIf: route.vitalIf, Ticketed: route.Ticket, SelfAudited: true,
 		Target: func(r *http.Request) string { return r.PathValue("sb") }, Detail: subject,
 		Handle: func(gc *gate.Call) error {
 			c := &call{Call: gc, api: a, route: route}

@@ -27,8 +27,8 @@ func (c *call) intendFor(body any) error {
 	if !c.route.Guarded {
 		return nil
 	}
-	if s, ok := body.(*v1.Signal); ok && syscall.Signal(s.Signal) != syscall.SIGKILL {
-		c.Vital = false
+	if s, ok := body.(*v1.Signal); ok { // a program may do anything at another one
+		c.Vital = syscall.Signal(s.Signal) == syscall.SIGKILL
 	}
 	if err := c.Call.Intend(c.detailOf(body)); err != nil {
 		return err

@@ -3,6 +3,7 @@ package api
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -37,7 +39,7 @@ func processRoutes() []Route {
 			Query:  []Param{{Name: "timeout", Type: "number", Doc: "Seconds, at most 3,600, after which the response has no result; default 60"}},
 			Status: http.StatusOK, Out: v1.Process{}, handle: asJSON(waitProcess),
 		},
-		{Method: http.MethodPost, Path: one + "/signal", ID: "signalProcess", Tag: tag, Summary: "Send a signal", In: v1.Signal{}, Status: http.StatusNoContent, Guarded: true, Vital: true, handle: fromJSONOnly(signalProcess)},
+		{Method: http.MethodPost, Path: one + "/signal", ID: "signalProcess", Tag: tag, Summary: "Send a signal", In: v1.Signal{}, Status: http.StatusNoContent, Guarded: true, vitalIf: endsProcess, handle: fromJSONOnly(signalProcess)},
 		{Method: http.MethodPost, Path: one + "/resize", ID: "resizeProcess", Tag: tag, Summary: "Resize the terminal of a process", In: v1.Size{}, Status: http.StatusNoContent, Guarded: true, handle: fromJSONOnly(resizeProcess)},
 		{
 			Method: http.MethodPost, Path: one + "/background", ID: "backgroundProcess", Tag: tag, Summary: "Move a process to the background",
@@ -251,6 +253,12 @@ func waitProcess(c *call) (v1.Process, error) {
 		return v1.Process{}, err
 	}
 	return v1.FromProcess(info), nil
+}
+
+// endsProcess reports whether a request for a signal is to end a process.
+func endsProcess(c *gate.Call) bool {
+	var in v1.Signal
+	return json.Unmarshal(c.Peek(), &in) == nil && slices.Contains([]syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGINT}, syscall.Signal(in.Signal))
 }
 
 func signalProcess(c *call, in *v1.Signal) error {

@@ -237,6 +237,31 @@ func TestRate(t *testing.T) {
 	}
 }
 
+// A key that sends too many requests, signals among them, can still end processes by a signal.
+func TestFloodsLeaveRoomForSignals(t *testing.T) {
+	const burst = 30
+	s := serve(t, func(o *options) { o.Limits.Rate, o.Limits.Burst = 1e-6, burst })
+	sb := s.create(aliceKey, v1.Spec{})
+	path := "/v1/sandboxes/" + sb.ID + "/processes"
+	var p [3]v1.Process
+	for i := range p {
+		s.want(201, &p[i], ask{method: "POST", path: path, key: aliceKey, body: v1.Command{Argv: []string{"sleep", "600"}}})
+	}
+	for range burst - 1 - len(p) {
+		s.want(200, nil, ask{method: "GET", path: "/v1/version", key: aliceKey})
+	}
+	signal := func(i int, body any) ask {
+		return ask{method: "POST", path: path + "/" + p[i].ID + "/signal", key: aliceKey, body: body}
+	}
+	for range burst {
+		s.refused(429, "rate_limited", signal(0, v1.Signal{Signal: 28}))
+	}
+	for i, n := range []int{2, 15, 9} { // as many as burst/10
+		s.want(204, nil, signal(i, v1.Signal{Signal: n}))
+	}
+	s.refused(429, "rate_limited", signal(0, v1.Signal{Signal: 9}))
+}
+
 // Open streams are bounded for each key and in all.
 func TestStreamsAreBounded(t *testing.T) {
 	s := serve(t, func(o *options) { o.Limits.Streams, o.Limits.TotalStreams = 2, 3 })

@@ -2,6 +2,8 @@ package api
 
 import (
 	"slices"
+
+	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
 // Route is something that can be asked of the server.
@@ -30,9 +32,8 @@ type Route struct {
 	Admin   bool // an administrator's
 	Guarded bool // recorded before it is done
 
-	// Vital requests end something or take rights away; of signals, SIGKILL does.
-	// They are carried out also when the audit is full or the key has used up its
-	// share of it, and entered later.
+	// Vital requests end something or take rights away. They are carried out also when the
+	// audit is full or the key has used up its share of it, and entered later.
 	Vital bool
 
 	// EndsWithClient says that what a request has begun is undone, or ends, when its client leaves. Other
@@ -50,7 +51,8 @@ type Route struct {
 	// answer can be used only once, or it changes nothing and its answer is content of files.
 	IgnoresIdempotency bool
 
-	selfAudited bool // its handler calls Call.Intend, when it knows more
+	vitalIf     func(*gate.Call) bool // gate.Route.VitalIf
+	selfAudited bool                  // its handler calls Call.Intend, when it knows more
 	handle      func(*call) error
 }
 

@@ -2,11 +2,14 @@ package engine_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/policy"
@@ -63,9 +66,15 @@ s = channel()
 		source, ended string
 		truncated     bool
 	}{
-		"another nonce":  {`s.sendall(b'{"done":"00112233445566778899aabbccddeeff","count":9,"marked":3}\n')`, "", false},
-		"many messages":  {`for i in range(100): s.sendall(b'{}\n' * 10000)`, "", false},
-		"many outputs":   {`for i in range(100): s.sendall(b'{"output":{"text":"x"}}\n' * 1000)`, "", true},
+		"another nonce": {`s.sendall(b'{"done":"00112233445566778899aabbccddeeff","count":9,"marked":3}\n')`, "", false},
+		"many messages": {`for i in range(100): s.sendall(b'{}\n' * 10000)`, "", true},
+		"many outputs":  {`for i in range(100): s.sendall(b'{"output":{"text":"x"}}\n' * 1000)`, "", true},
+		"long messages": {`s.sendall(b'{}\n' * 1001 + (b'{"output":{"text":"' + b'y' * (1 << 20) + b'"}}\n') * 5)`, "", true},
+		"a known nonce": {`import sys
+frame = sys._getframe()
+while "request" not in frame.f_locals: frame = frame.f_back
+s.sendall(b'{}\n' * 1001 + b'{"x":"%s"}\n' % frame.f_locals["request"]["run"].encode())
+time.sleep(1000)`, "wrote to the connection", true},
 		"many mains":     {`for i in range(900): s.sendall(b'{"output":{"main":true,"text":"x"}}\n')`, "", false},
 		"half a message": {`s.sendall(b'{"output":')`, "wrote to the connection", false},
 		"a long message": {`s.sendall(b'{"output":{"text":"' + b'x' * (9 << 20) + b'"}}\n')`, "", true},
@@ -83,7 +92,7 @@ s = channel()
 			if err != nil || !strings.Contains(got.InterpreterEnd, c.ended) || (got.InterpreterEnd == "") != (c.ended == "") || got.Truncated != c.truncated {
 				t.Errorf("%+v, %v", got, err)
 			}
-			if got.InterpreterEnd == "" && (got.Run != 1 || !got.Success() || text != "'last'" && name != "many outputs") {
+			if got.InterpreterEnd == "" && (got.Run != 1 || !got.Success() || (text != "'last'") != c.truncated && name != "a long message") {
 				t.Errorf("%+v with %.100q", got, text)
 			}
 			if err := sb.RemoveContext(t.Context(), id); err != nil {
@@ -276,4 +285,53 @@ func TestOtherUsersReachNoInterpreter(t *testing.T) {
 	if _, text, _ := value(t, sb, "x"); text != "1" {
 		t.Errorf("then x is %s", text)
 	}
+}
+
+// While the guest does not answer one caller, the others of its contexts wait no longer than they want to.
+func TestHungGuestHoldsNoOtherCallers(t *testing.T) {
+	testkit.NeedProgram(t, "python3") // and so in the host image
+	srv := newSurvivor(t)
+	sb := made(t, srv.open(t), sandpit.Spec{}).(interface {
+		sandpit.Sandbox
+		sandpit.Coder
+	})
+	ended := begin(t, sb, sandpit.Code{Source: "import time\ntime.sleep(1000)"})
+	signal(t, srv, sb.ID(), syscall.SIGSTOP)
+	defer signal(t, srv, sb.ID(), syscall.SIGCONT)
+	first := make(chan error, 1)
+	go func() { first <- sb.InterruptContext(t.Context(), sandpit.Python) }()
+	calls := map[string]func(context.Context) error{
+		"list":      func(ctx context.Context) error { _, err := sb.Contexts(ctx); return err },
+		"interrupt": func(ctx context.Context) error { return sb.InterruptContext(ctx, sandpit.Python) },
+		"restart":   func(ctx context.Context) error { return sb.RestartContext(ctx, sandpit.Python) },
+		"create": func(ctx context.Context) error {
+			_, err := sb.CreateContext(ctx, sandpit.NewContext{ID: "other"})
+			return err
+		},
+		"run":    func(ctx context.Context) error { _, err := sb.RunCode(ctx, sandpit.Code{Source: "1"}); return err },
+		"remove": func(ctx context.Context) error { return sb.RemoveContext(ctx, "nonesuch") },
+	}
+	for range 3 { // in the first round the first caller may not wait yet
+		for name, f := range calls {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			over := make(chan error, 1)
+			go func() { over <- f(ctx) }()
+			select {
+			case <-over:
+			case <-time.After(10 * time.Second):
+				t.Fatalf("%s goes on when its caller has left", name)
+			}
+			cancel()
+		}
+	}
+	select {
+	case err := <-first:
+		t.Errorf("the first call has ended: %v", err)
+	default:
+	}
+	signal(t, srv, sb.ID(), syscall.SIGCONT)
+	if err := <-first; err != nil && !errors.Is(err, sandpit.ErrNotFound) {
+		t.Error(err)
+	}
+	<-ended
 }

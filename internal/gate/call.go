@@ -44,7 +44,7 @@ type Call struct {
 	// for the audit. Handlers may set them when they know more.
 	Target, Detail string
 
-	// Vital is Route.Vital. A handler may set it to false before it calls Intend.
+	// Vital is Route.Vital, or what Route.VitalIf has said. A handler may change it before it calls Intend.
 	Vital bool
 
 	gate    *Gate

@@ -13,7 +13,8 @@ import (
 )
 
 // The lines of JSON of a channel. The program greets each new connection, when no run is in
-// progress. The host then sends a request, and the program any number of outputs, and done.
+// progress. The host then sends a request, and the program any number of outputs, and done. The host
+// reads as many outputs as a run may have, and then looks for done only.
 
 // request asks for a run.
 type request struct {
@@ -84,6 +85,7 @@ var errForged = errors.New("the code wrote to the connection of its interpreter"
 type reader struct {
 	in     *bufio.Reader
 	charge func(n int64) error // n bytes more, or, if it is negative, fewer
+	only   []byte              // unless empty, lines without this near their beginning are skipped
 }
 
 func newReader(r io.Reader, charge func(int64) error) *reader {
@@ -137,6 +139,14 @@ func costOf(n, sep int) int64 { return lineCost * int64(n+3*sep) / 2 }
 // line reads a line, or nil if it is too long or there is no memory for it.
 func (r *reader) line() (line []byte, charged int64, err error) {
 	part, err := r.in.ReadSlice('\n')
+	for len(r.only) > 0 && !bytes.Contains(part, r.only) && (err == nil || errors.Is(err, bufio.ErrBufferFull)) {
+		for errors.Is(err, bufio.ErrBufferFull) {
+			_, err = r.in.ReadSlice('\n')
+		}
+		if err == nil {
+			part, err = r.in.ReadSlice('\n')
+		}
+	}
 	if !errors.Is(err, bufio.ErrBufferFull) {
 		return part, 0, err
 	}

@@ -22,7 +22,7 @@ type state struct {
 	turn     chan struct{} // has room for one: held by a run, and while an interpreter starts
 	gone     chan struct{} // closed when the context is removed
 
-	signals sync.Mutex // held while a signal is sent, so that none comes after its run
+	signals chan struct{} // has room for one: held while a signal is sent, so that none comes after its run
 
 	mu      sync.Mutex // guards all below
 	cost    int64      // that the sandbox is charged for it, in bytes
@@ -175,8 +175,12 @@ func (c *state) describe() sandpit.CodeContext {
 
 // interrupt interrupts the present run.
 func (c *state) interrupt(ctx context.Context) error {
-	c.signals.Lock()
-	defer c.signals.Unlock()
+	select { // the guest may take long for the signal of another caller
+	case c.signals <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-c.signals }()
 	c.mu.Lock()
 	r, is, known := c.active, c.is, c.known
 	c.mu.Unlock()
@@ -252,8 +256,8 @@ func (c *state) kill(ctx context.Context, why string) error {
 
 // activate notes which run is carried out, or none.
 func (c *state) activate(r *run) {
-	c.signals.Lock()
-	defer c.signals.Unlock()
+	c.signals <- struct{}{}
+	defer func() { <-c.signals }()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.active = r

@@ -178,7 +178,7 @@ func (m *Manager) find(id string) *state {
 
 // add adds a context. Precondition: m.mu is held.
 func (m *Manager) add(id string, l language, dir string, env []string, created time.Time) *state {
-	c := &state{m: m, id: id, language: l, dir: dir, env: env, known: true, created: created, turn: make(chan struct{}, 1), gone: make(chan struct{})}
+	c := &state{m: m, id: id, language: l, dir: dir, env: env, known: true, created: created, turn: make(chan struct{}, 1), signals: make(chan struct{}, 1), gone: make(chan struct{})}
 	m.contexts = append(m.contexts, c)
 	return c
 }

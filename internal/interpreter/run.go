@@ -83,7 +83,6 @@ type run struct {
 	leave func()
 
 	// Of what came on the channel. Set when talk has returned.
-	outputs   int
 	truncated bool
 	done      *message
 	err       error
@@ -374,7 +373,7 @@ func (r *run) talk(ctx context.Context) error {
 	}
 	r.sent.Store(true)
 	defer r.order.end()
-	for {
+	for n := 1; ; n++ {
 		m, release, err := in.next()
 		if err != nil {
 			return err
@@ -383,21 +382,22 @@ func (r *run) talk(ctx context.Context) error {
 		if m.Truncated && m.After == 0 || r.c.m.place.Full(r.is.process.ID()) { // a place that does not come
 			r.order.end()
 		}
-		if m.Output != nil {
-			if r.outputs++; r.outputs > sandpit.MaxCodeOutputs {
-				r.truncated = true
-				r.order.pass(m.After)
-			} else {
-				r.order.await(m.After)
-				r.show(m.Output, release)
-				r.order.pass(m.After)
-				continue
-			}
+		if m.Output != nil && n <= sandpit.MaxCodeOutputs {
+			r.order.await(m.After)
+			r.show(m.Output, release)
+			r.order.pass(m.After)
+			continue
 		}
 		release()
-		if m.Done == r.nonce {
+		switch {
+		case m.Done == r.nonce:
 			r.done = &m
 			return nil
+		case len(in.only) > 0:
+			return errForged
+		case n > sandpit.MaxCodeOutputs: // decoding more, without end, would take the server's time
+			r.truncated, in.only = true, []byte(r.nonce)
+			r.order.end()
 		}
 	}
 }

@@ -119,6 +119,10 @@ func ParsePort(text string) (uint16, error) {
 
 // Forward forwards the request of a call, and its answer. Call CheckKeys before.
 func (p *Proxy) Forward(c *gate.Call, to Target) {
+	if c.R.Method == http.MethodConnect { // after its answer clients take the connection for a tunnel, which it is not
+		c.Fail(gate.Invalid("CONNECT can't be forwarded to a port", "use an upgrade of the connection, or 'sandpit forward'"))
+		return
+	}
 	r := c.R.WithContext(passed{c, p, to}.within())
 	if r.Body != nil && r.Body != http.NoBody {
 		// An early answer of the sandbox is passed on at once.
@@ -258,7 +262,17 @@ func rewrite(r *httputil.ProxyRequest) {
 	if IsSecure(r.In) { // a proxy before the server may provide the TLS
 		out.Header.Set("X-Forwarded-Proto", "https")
 	}
-	out.Header.Del("X-Forwarded-For") // the guest must not learn the addresses of callers
+	for _, name := range addressHeaders() { // the guest must not learn the addresses of callers
+		out.Header.Del(name)
+	}
+}
+
+// addressHeaders are those in which proxies before the server tell the address of the client.
+func addressHeaders() []string {
+	return []string{
+		"X-Forwarded-For", "X-Original-Forwarded-For", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "Client-Ip", "True-Client-Ip", "X-Proxyuser-Ip", "X-Remote-Addr",
+		"Cf-Connecting-Ip", "Cf-Connecting-Ipv6", "Cf-Pseudo-Ipv4", "Fastly-Client-Ip", "Fly-Client-Ip", "X-Appengine-User-Ip", "X-Azure-Clientip", "X-Azure-Socketip", "X-Envoy-External-Address",
+	}
 }
 
 // confine keeps what a sandbox answers under the name of the server itself from

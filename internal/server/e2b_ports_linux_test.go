@@ -139,6 +139,12 @@ func TestE2BPorts(t *testing.T) {
 	for _, proxy := range []string{"X-Forwarded-For", "X-Forwarded-Host", "Forwarded", "Via", "X-Real-IP"} {
 		at(403, "open-ports", own, "/", proxy, "192.0.2.1")
 	}
+	for _, proxy := range []string{"X-Forwarded-For", "Forwarded", "X-Real-IP", "True-Client-IP", "CF-Connecting-IP", "X-Original-Forwarded-For", "X-Envoy-External-Address"} {
+		if answer := at(200, "GET / ", own, "/", "E2b-Traffic-Access-Token", box.TrafficAccessToken, proxy, "192.0.2.1"); strings.Contains(answer, "192.0.2.1") {
+			t.Errorf("the sandbox learns the address of a caller: %s", answer)
+		}
+	}
+	s.e2bCall(t, 400, "can't be forwarded", "CONNECT", url, "", "Host", own)
 	at(403, "origin", own, "/", "Origin", "http://evil.example")
 	at(421, "", "3000-"+box.SandboxID+".localhost", "/")
 	at(400, "is not a port", box.host("0"), "/")

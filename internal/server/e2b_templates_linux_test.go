@@ -184,7 +184,7 @@ func TestE2BTemplates(t *testing.T) {
 	s.e2bCall(t, 200, "y", "GET", url+"/files?path=/tmp/run", "", "X-Access-Token", inTmp.EnvdAccessToken)
 	b.call(204, "", "DELETE", "/sandboxes/"+inTmp.SandboxID, "")
 
-	// The URL of an upload is good for nothing else, and no other token for an upload.
+	// The URL of an upload is good for nothing else, not even for another archive or template, and no other token for an upload.
 	waits := b.request("tokens")
 	var link struct{ URL string }
 	if err := json.Unmarshal([]byte(b.call(201, "", "GET", "/templates/tokens/files/aa", "")), &link); err != nil {
@@ -195,7 +195,10 @@ func TestE2BTemplates(t *testing.T) {
 	s.e2bCall(t, 401, `{"code":401,`, "PUT", plain, "x")
 	s.e2bCall(t, 401, `{"code":401,`, "PUT", plain+"?token="+made.EnvdAccessToken, "x")
 	s.e2bCall(t, 401, `{"code":401,`, "PUT", link.URL+"x", "x")
-	s.e2bCall(t, 400, `{"code":400,`, "PUT", strings.Replace(link.URL, "/aa", "/..%2fx", 1), "x")
+	b.request("tokens2")
+	for old, other := range map[string]string{"/aa": "/..%2fx", "/aa?": "/ab?", "/tokens/": "/tokens2/"} {
+		s.e2bCall(t, 401, `{"code":401,`, "PUT", strings.Replace(link.URL, old, other, 1), "x")
+	}
 	s.e2bCall(t, 502, `the sandbox was not found`, "GET", url+"/files?path=archive-aa", "", "X-Access-Token", token)
 	b.start("tokens", waits, `{"type":"COPY","args":["f","/home/user/f"],"filesHash":"aa"}`)
 	b.wait("tokens", waits, "error", "were not uploaded")

@@ -52,8 +52,9 @@ func uploadRoutes() []route {
 	}
 }
 
-// uploads is what the name of a sandbox ends with in tokens of uploads.
-const uploads = ".upload"
+// uploadOf is what the name of a sandbox ends with in the token of the upload of one archive. The sandbox is that of one build,
+// and so of one template.
+func uploadOf(hash string) string { return ".upload." + hash }
 
 // proveUpload is gate.Route.Proof of uploads: their URL has a token in its query.
 func (a *api) proveUpload(c *gate.Call) (who gate.Caller, ok bool, err error) {
@@ -65,7 +66,7 @@ func (a *api) proveUpload(c *gate.Call) (who gate.Caller, ok bool, err error) {
 	if err != nil {
 		return gate.Caller{}, false, err
 	}
-	if c.Target, ok = strings.CutSuffix(sandbox, uploads); !ok {
+	if c.Target, ok = strings.CutSuffix(sandbox, uploadOf(c.R.PathValue("hash"))); !ok {
 		return gate.Caller{}, false, dialect.ErrTokenEnded
 	}
 	return who, true, nil
@@ -318,7 +319,7 @@ func uploadLink(c *call) error {
 	if b.HasArchive(c.Ctx, hash) {
 		return c.answer(http.StatusCreated, map[string]any{"present": true})
 	}
-	token := c.token(b.StageID() + uploads)
+	token := c.token(b.StageID() + uploadOf(hash))
 	if token == "" {
 		return dialect.Unsupported("uploading without a key is")
 	}
@@ -330,12 +331,8 @@ func uploadLink(c *call) error {
 	return c.answer(http.StatusCreated, map[string]any{"present": false, "url": link.String()})
 }
 
-// uploadArchive stores an archive.
+// uploadArchive stores an archive. A token is only given out for a valid hash.
 func uploadArchive(c *call) error {
-	hash := c.R.PathValue("hash")
-	if !build.ValidHash(hash) {
-		return gate.Invalid("the hash of the files is not valid", "use hexadecimal digits")
-	}
 	if err := c.OpenStream(); err != nil {
 		return err
 	}
@@ -344,10 +341,10 @@ func uploadArchive(c *call) error {
 		return err
 	}
 	b := c.api.builds.Find(c.Caller, stateOf(sb).Build)
-	if b == nil {
+	if b == nil || b.Template() != c.R.PathValue("template") {
 		return dialect.ErrTokenEnded
 	}
-	if err := b.Store(c.Ctx, sb, hash, c.Body(-1, 0)); err != nil {
+	if err := b.Store(c.Ctx, sb, c.R.PathValue("hash"), c.Body(-1, 0)); err != nil {
 		return err
 	}
 	c.W.WriteHeader(http.StatusOK)

@@ -51,6 +51,8 @@ func TestEgress(t *testing.T) {
 		`{` + denied + dns + `,` + rule("allow", `{"group":"public"}`, "") + `]}}`:                                          public,
 		`{` + denied + rule("allow", `"any"`, "") + `]}}`:                                                                   public,
 		`{` + denied + rule("allow", domain("a.com"), `,"protocols":["tcp"],"ports":[{"start":80,"end":81}]`) + `]}}`:       {Allow: []string{"a.com:80", "a.com:81"}},
+		`{` + denied + rule("allow", domain("db"), `,"ports":[{"start":5432,"end":5432}]`) + `]}}`:                          {Allow: []string{"db.:5432"}},
+		`{` + denied + rule("allow", domain("git-hosts"), "") + `]}}`:                                                       {Allow: []string{"git-hosts."}}, // no set
 		`{` + denied + rule("allow", `{"domain_suffix":"b.com"}`, "") + `]}}`:                                               {Allow: []string{"b.com", "*.b.com"}},
 		`{` + denied + rule("allow", `{"cidr":"fd00::/8"}`, `,"protocols":["udp"],"ports":[{"start":53,"end":53}]`) + `]}}`: {Allow: []string{"udp:[fd00::/8]:53"}},
 		`{` + denied + rule("allow", domain("a.com"), "") + `,` + rule("deny", domain("x.com"), "") + `]}}`:                 {Allow: []string{"a.com"}},
@@ -71,13 +73,21 @@ func TestEgress(t *testing.T) {
 	}
 	two := rule("allow", `{"cidr":"10.0.0.0/8","domain":"example.com"}`, "") // fields
 	for text, want := range map[string]error{
-		`{` + denied + two + `]}}`:                                                     sandpit.ErrInvalid,
-		`{"max_connections":0}`:                                                        sandpit.ErrInvalid,
-		`{"policy":{"default_egress":"maybe"}}`:                                        sandpit.ErrInvalid,
-		`{` + denied + rule("maybe", `"any"`, "") + `]}}`:                              sandpit.ErrInvalid,
-		`{` + denied + `{"direction":"up","action":"allow","destination":"any"}]}}`:    sandpit.ErrInvalid,
-		`{` + denied + rule("allow", `{}`, "") + `]}}`:                                 sandpit.ErrInvalid,
-		`{` + denied + rule("allow", domain("a.com"), `,"protocols":["sctp"]`) + `]}}`: sandpit.ErrInvalid,
+		`{` + denied + two + `]}}`:                                                  sandpit.ErrInvalid,
+		`{"max_connections":0}`:                                                     sandpit.ErrInvalid,
+		`{"policy":{"default_egress":"maybe"}}`:                                     sandpit.ErrInvalid,
+		`{` + denied + rule("maybe", `"any"`, "") + `]}}`:                           sandpit.ErrInvalid,
+		`{` + denied + `{"direction":"up","action":"allow","destination":"any"}]}}`: sandpit.ErrInvalid,
+		`{` + denied + rule("allow", `{}`, "") + `]}}`:                              sandpit.ErrInvalid,
+		// What is more in Sandpit's own notation: ports, protocols, requests, names below a name.
+		`{` + denied + rule("allow", `{"cidr":"a.com"}`, "") + `]}}`:                                sandpit.ErrInvalid,
+		`{` + denied + rule("allow", `{"cidr":"192.0.2.1:80"}`, "") + `]}}`:                         sandpit.ErrInvalid,
+		`{` + denied + rule("allow", domain("*.a.com"), "") + `]}}`:                                 sandpit.ErrInvalid,
+		`{` + denied + rule("allow", domain("10.0.0.0/8"), "") + `]}}`:                              sandpit.ErrInvalid,
+		`{` + denied + rule("allow", `{"domain_suffix":"a.com:80"}`, "") + `]}}`:                    sandpit.ErrInvalid,
+		`{` + allowed + rule("deny", domain("udp:a.com"), `,"protocols":["tcp"]`) + `]}}`:           sandpit.ErrInvalid,
+		`{` + allowed + rule("deny", domain("GET:https://a.com/x"), `,"protocols":["tcp"]`) + `]}}`: sandpit.ErrInvalid,
+		`{` + denied + rule("allow", domain("a.com"), `,"protocols":["sctp"]`) + `]}}`:              sandpit.ErrInvalid,
 
 		`{` + denied + rule("allow", domain("a.com"), `,"protocols":["icmpv4"],"ports":[{"start":1,"end":1}]`) + `]}}`:                                 sandpit.ErrInvalid,
 		`{` + denied + rule("allow", domain("a.com"), `,"ports":[{"start":9,"end":1}]`) + `]}}`:                                                        sandpit.ErrInvalid,
@@ -98,7 +108,20 @@ func TestEgress(t *testing.T) {
 	}
 }
 
-// Sandboxes that have ended are found by their namespace alone, and their number is bounded.
+// A secret for one host does not become one for the hosts below it.
+func TestSecretHosts(t *testing.T) {
+	for host, ok := range map[hostPattern]bool{
+		{"exact", "a.com"}: true, {"wildcard", "*.a.com"}: true,
+		{"exact", "*.a.com"}: false, {"wildcard", "a.com"}: false, {"any", ""}: false, {"any", "*.a.com"}: false,
+	} {
+		s := secrets{Entries: []secretEntry{{Variable: "K", Value: "v", Substitution: substitution{Headers: true}, Hosts: []hostPattern{host}}}}
+		if got, err := s.uses(); (err == nil) != ok {
+			t.Errorf("%+v: %+v, %v", host, got, err)
+		}
+	}
+}
+
+// Sandboxes that have ended are found by their namespace alone, and their number is bounded, without loss for those who have few.
 func TestEnded(t *testing.T) {
 	e := new(ended)
 	for i := range 2 * maxEnded {
@@ -118,6 +141,13 @@ func TestEnded(t *testing.T) {
 		if s, ok := e.find(other.namespace, other.is, other.byName); ok {
 			t.Errorf("%+v is %+v", other, s)
 		}
+	}
+	e.add("few", sandbox{ID: "kept"})
+	for i := range 2 * maxAllEnded {
+		e.add(fmt.Sprint("many", i%100), sandbox{ID: fmt.Sprint(i)})
+	}
+	if _, ok := e.find("few", "kept", false); !ok || len(e.all) != maxAllEnded {
+		t.Errorf("that of a namespace with few is remembered: %v, and %d in all", ok, len(e.all))
 	}
 }
 

@@ -3,12 +3,14 @@ package cloud
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
+	"github.com/sandpit-dev/sandpit/internal/egress"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
@@ -72,6 +74,31 @@ func (d *destination) fields() (n int) {
 		}
 	}
 	return n
+}
+
+// check refuses addresses and names that are none. Sandpit's own notation has more in their places, such as sets, ports and
+// protocols, which clients of microsandbox do not mean.
+func (d *destination) check() error {
+	if d.CIDR != "" {
+		_, network := netip.ParsePrefix(d.CIDR)
+		if _, err := netip.ParseAddr(d.CIDR); err != nil && network != nil {
+			return gate.Invalid(fmt.Sprintf("the cidr %.60q of a network rule is not an address or CIDR block", d.CIDR), "")
+		}
+	}
+	for _, name := range []string{d.Domain, d.Suffix} {
+		if _, err := egress.Name(name); name != "" && err != nil {
+			return gate.Invalid(fmt.Sprintf("the domain of a network rule: %v", err), "")
+		}
+	}
+	return nil
+}
+
+// rooted returns a host name with the dot at the end that tells one without other dots from the name of a set.
+func rooted(name string) string {
+	if strings.Contains(name, ".") {
+		return name
+	}
+	return name + "."
 }
 
 // The actions of rules and defaults.
@@ -166,13 +193,16 @@ func (r *netRule) add(e *sandpit.Egress) error {
 	if d.fields() > 1 {
 		return gate.Invalid("the destination of a network rule has more than one of cidr, domain, domain_suffix and group", "")
 	}
+	if err := d.check(); err != nil {
+		return err
+	}
 	switch {
 	case d.CIDR != "":
 		hosts = []string{d.CIDR}
 	case d.Domain != "":
-		hosts = []string{d.Domain}
+		hosts = []string{rooted(d.Domain)}
 	case d.Suffix != "":
-		hosts = []string{d.Suffix, "*." + d.Suffix}
+		hosts = []string{rooted(d.Suffix), "*." + d.Suffix}
 	case d.Group == "private":
 		hosts = private()
 	case r.Action == deny && (d.any || d.Group == "public"):

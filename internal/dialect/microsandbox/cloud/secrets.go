@@ -2,6 +2,7 @@ package cloud
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
@@ -83,8 +84,11 @@ func (s *secrets) uses() ([]sandpit.Secret, error) {
 		}
 		use := sandpit.Secret{Name: "env." + e.Variable, Variable: e.Variable, Value: e.Value}
 		for _, h := range e.Hosts {
-			if h.Type != "exact" && h.Type != "wildcard" {
+			switch wild := strings.HasPrefix(h.Value, "*."); {
+			case h.Type != "exact" && h.Type != "wildcard":
 				return nil, dialect.Unsupported(fmt.Sprintf("a secret for hosts of type %.40q is", h.Type))
+			case wild != (h.Type == "wildcard"): // an exact one must not become all names below it
+				return nil, gate.Invalid(fmt.Sprintf("%.80q is not a host of the type %s of the secret %.80q", h.Value, h.Type, e.Variable), "use NAME for exact, and *.NAME for wildcard")
 			}
 			use.Hosts = append(use.Hosts, h.Value)
 		}
