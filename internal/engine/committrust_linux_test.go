@@ -58,6 +58,6 @@ func TestCommitOfCertificates(t *testing.T) {
 	must(t, plain, "echo own >/etc/ssl/certs/ca-certificates.crt")
 	commit(t, plain, sandpit.Commit{Name: "plain"})
 	if got, _ := shell(t, create(t, e, sandpit.Spec{User: "root", Image: "saved:plain"}), "cat /etc/ssl/certs/ca-certificates.crt"); got != "own\n" {
-		t.Errorf("the program's own file is %q", got)
+		t.Errorf("the program's own file is %.40q", got)
 	}
 }
