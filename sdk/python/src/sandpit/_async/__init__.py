@@ -1,0 +1,1 @@
+"""Programs with async and await."""

@@ -1,0 +1,166 @@
+"""The way to a server."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import httpx
+
+from .. import _config
+from .._version import __version__
+from ..errors import RateLimitedError, SandpitError, ServerTimeout, StreamLost, UnavailableError, from_body
+from ._io import pause
+
+PATIENCE = 60.0
+"""Seconds in which a server must answer, or go on with an answer."""
+
+
+class AsyncClient:
+    """A connection to a server, for any number of sandboxes and tasks at once.
+
+    ``server`` is ``https://HOST:PORT`` or ``unix:///PATH``; by default that of SANDPIT_SERVER, or this user's own
+    server. ``key`` is by default that of SANDPIT_KEY. ``namespace`` is one inside the key's own. ``verify`` is
+    what httpx takes: an SSL context with the certificates to trust.
+    """
+
+    def __init__(self, server: str | None = None, key: str | None = None, *, namespace: str = "", verify: Any = True) -> None:
+        self.endpoint = _config.find(server, key)
+        headers = {"User-Agent": f"sandpit-python/{__version__}"}
+        if self.endpoint.key:
+            headers["Authorization"] = f"Bearer {self.endpoint.key}"
+        if namespace:
+            headers["X-Sandpit-Namespace"] = namespace
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+        transport = None
+        if self.endpoint.socket:
+            transport = httpx.AsyncHTTPTransport(uds=self.endpoint.socket, limits=limits)
+        self._http = httpx.AsyncClient(
+            base_url=self.endpoint.url,
+            headers=headers,
+            transport=transport,
+            limits=limits,
+            timeout=httpx.Timeout(PATIENCE, connect=10.0),
+            verify=verify,
+            # A proxy of the environment is not for a server of this machine.
+            trust_env=self.endpoint.url.startswith("https://"),
+        )
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections. Sandboxes stay."""
+        await self._http.aclose()
+
+    def _failed(self, err: httpx.HTTPError) -> SandpitError:
+        what = str(err) or type(err).__name__
+        if isinstance(err, httpx.ReadTimeout):
+            return ServerTimeout(f"the server {self.endpoint.shown} did not answer in time")
+        return UnavailableError(f"the server {self.endpoint.shown} can't be reached: {what}", hint="is it running?")
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        content: Any = None,
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> AsyncGenerator[httpx.Response, None]:
+        """Make a request whose answer is read by the caller. After a 429 it is made once more, if it can be."""
+        query = {k: v for k, v in (params or {}).items() if v is not None and v is not False}
+        query = {k: "true" if v is True else v for k, v in query.items()}
+        request = self._http.build_request(method, path, json=json, content=content, params=query, headers=headers)
+        if timeout is not None:
+            request.extensions["timeout"] = httpx.Timeout(timeout, connect=10.0).as_dict()
+        again = content is None or isinstance(content, bytes)
+        while True:
+            try:
+                answer = await self._http.send(request, stream=True)
+            except httpx.HTTPError as err:
+                raise self._failed(err) from err
+            try:
+                if answer.status_code < 400:
+                    yield answer
+                    return
+                refused = await self._refusal(answer)
+            finally:
+                await answer.aclose()
+            if not again or not isinstance(refused, RateLimitedError):
+                raise refused
+            again = False
+            await pause(refused.retry_after)
+
+    async def _refusal(self, answer: httpx.Response) -> SandpitError:
+        try:
+            await answer.aread()
+            body = cast("dict[str, Any]", answer.json())
+        except (httpx.HTTPError, ValueError):
+            body = {}
+        if not isinstance(body, dict) or "code" not in body:  # pyright: ignore[reportUnnecessaryIsInstance]
+            return UnavailableError(
+                f"{self.endpoint.shown} answered with status {answer.status_code}, but not as a server of Sandpit",
+                hint="is the address right? A proxy may be in between",
+                status=answer.status_code,
+            )
+        return from_body(answer.status_code, body, answer.headers.get("Retry-After"))
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        content: Any = None,
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        once: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """Make a request, and return the JSON of its answer. With once it can be repeated safely, and has a key for that."""
+        if once:
+            headers = {**(headers or {}), "Idempotency-Key": str(uuid.uuid4())}
+        async with self.stream(method, path, json=json, content=content, params=params, headers=headers, timeout=timeout) as answer:
+            try:
+                await answer.aread()
+            except httpx.HTTPError as err:
+                raise StreamLost(f"the answer of {self.endpoint.shown} was cut: {err}") from err
+            if not answer.content:
+                return None
+            try:
+                return answer.json()
+            except ValueError as err:
+                raise UnavailableError(f"{self.endpoint.shown} did not answer as a server of Sandpit", hint="is the address right?") from err
+
+    async def pages(self, path: str, name: str, params: Mapping[str, Any] | None = None) -> AsyncIterator[dict[str, Any]]:
+        """Go through a list, page by page."""
+        after: str | None = None
+        while True:
+            page: dict[str, Any] = await self.call("GET", path, params={**(params or {}), "after": after})
+            entries: list[dict[str, Any]] = page.get(name) or []
+            for entry in entries:
+                yield entry
+            after = page.get("next")
+            if not after:
+                return
+
+    async def version(self) -> dict[str, Any]:
+        """Return the version of the server."""
+        return dict(await self.call("GET", "/v1/version"))
+
+    async def capabilities(self) -> dict[str, Any]:
+        """Return what the server offers, and what it enforces."""
+        return dict(await self.call("GET", "/v1/capabilities"))
+
+    async def policy(self) -> dict[str, Any]:
+        """Return the policy of the caller."""
+        return dict(await self.call("GET", "/v1/policy"))

@@ -1,0 +1,195 @@
+"""Processes of a sandbox."""
+
+from __future__ import annotations
+
+import json
+import signal as signals
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from .. import _frames
+from ..errors import NotFoundError, SandpitError, ServerTimeout, StreamLost, UnavailableError, from_body
+from ..models import Output, ProcessInfo, Result
+from ._io import pause
+from .client import AsyncClient
+
+RETRIES = 4
+"""How often a lost stream is opened again without anything new."""
+
+MAX_INPUT = 1 << 20
+"""The longest piece of input of one request, in bytes."""
+
+
+def _died(payload: bytes) -> SandpitError | None:
+    """Return why a stream has ended, by its last frame; None if there was no more."""
+    end = json.loads(payload)
+    if end.get("reason") == "ended":
+        return None
+    if end.get("error"):
+        return from_body(0, end["error"])
+    return StreamLost(f"the stream of the process has ended: {end.get('reason')}")
+
+
+class Stream:
+    """The output of one process, over as many connections as that takes.
+
+    ``open`` makes the request: of it the first connection, and those after a loss, in which the server repeats what
+    it has kept.
+    """
+
+    def __init__(self, open: Callable[[], Any]) -> None:
+        self._open = open
+        self.process: ProcessInfo | None = None
+        self.result: dict[str, Any] | None = None
+
+    async def outputs(self) -> AsyncIterator[Output]:
+        """Yield the output until the process has ended."""
+        cursor = _frames.Cursor()
+        failures = 0
+        while True:
+            before = cursor.position
+            try:
+                async for output in self._once(cursor):
+                    yield output
+                return
+            except UnavailableError as err:
+                failures = 0 if cursor.position > before else failures + 1
+                if failures > RETRIES or self.process is None:
+                    raise
+                if isinstance(err, StreamLost) and err.code:
+                    raise
+            await pause(min(0.1 * 2**failures, 2.0))
+
+    async def _once(self, cursor: _frames.Cursor) -> AsyncIterator[Output]:
+        cursor.restart()
+        frames = _frames.Frames()
+        try:
+            async with self._open() as answer:
+                async for data in answer.aiter_raw():
+                    for kind, payload in frames.feed(data):
+                        if kind in (_frames.STDOUT, _frames.STDERR):
+                            new = cursor.output(payload)
+                            if new:
+                                yield Output("stdout" if kind == _frames.STDOUT else "stderr", new)
+                        elif kind == _frames.LOST:
+                            lost = cursor.lost(int.from_bytes(payload, "big"))
+                            if lost:
+                                yield Output("lost", b"", lost)
+                        elif kind == _frames.STARTED:
+                            self.process = ProcessInfo.read(json.loads(payload))
+                        elif kind == _frames.RESULT:
+                            self.result = json.loads(payload)
+                        elif kind == _frames.END:
+                            failed = _died(payload)
+                            if failed is not None:
+                                raise failed
+                            return
+        except httpx.HTTPError as err:
+            raise StreamLost(f"the connection was lost: {err or type(err).__name__}") from err
+        raise StreamLost("the connection was lost before the end of the stream")
+
+
+class AsyncStdin:
+    """Standard input of a process. Writes of one program at a time come in their order."""
+
+    def __init__(self, client: AsyncClient, path: str) -> None:
+        self._client = client
+        self._path = path
+
+    async def write(self, data: bytes | str) -> None:
+        """Write. It waits until the server has taken all; the process may read later."""
+        data = data.encode() if isinstance(data, str) else data
+        for at in range(0, len(data), MAX_INPUT):
+            await self._client.call("POST", self._path, once=True, content=data[at : at + MAX_INPUT])
+
+    async def aclose(self) -> None:
+        """End the input."""
+        await self._client.call("POST", self._path, once=True, content=b"", params={"close": True})
+
+
+class AsyncProcess:
+    """A process in the background. It goes on when this program ends, until it ends itself or its sandbox does."""
+
+    def __init__(self, client: AsyncClient, sandbox: str, info: ProcessInfo) -> None:
+        self._client = client
+        self._path = f"{sandbox}/processes/{quote(info.id, safe='')}"
+        self.info = info
+        """As it was when this value was made. See refresh."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.info.id}: {' '.join(self.info.argv)!r}>"
+
+    @property
+    def id(self) -> str:
+        """The id, with which another program finds it: sandbox.process(id)."""
+        return self.info.id
+
+    @property
+    def pid(self) -> int:
+        """The process id in the sandbox."""
+        return self.info.pid
+
+    @property
+    def stdin(self) -> AsyncStdin:
+        """Standard input, of a process that was started with stdin=True or a terminal."""
+        return AsyncStdin(self._client, f"{self._path}/stdin")
+
+    async def _post(self, what: str, **more: Any) -> None:
+        await self._client.call("POST", f"{self._path}/{what}", once=True, **more)
+
+    async def output(self, *, history: bool = True) -> AsyncIterator[Output]:
+        """Yield the output as it comes, until the process ends. With history it begins with what the server has kept, the latest MiB.
+
+        A lost connection is made again, and the output goes on where it was. What the server no longer has then comes as
+        an Output with ``lost_bytes``.
+        """
+        path, first = f"{self._path}/output", [history]
+
+        def open() -> Any:
+            wanted = first[0]
+            first[0] = True
+            return self._client.stream("GET", path, params={"history": None if wanted else "false"}, headers={"Accept": _frames.STREAM_TYPE})
+
+        stream = Stream(open)
+        async for output in stream.outputs():
+            yield output
+
+    async def refresh(self) -> ProcessInfo:
+        """Ask the server how it is."""
+        self.info = ProcessInfo.read(await self._client.call("GET", self._path))
+        return self.info
+
+    async def wait(self, timeout: float | None = None) -> Result:
+        """Wait until it has ended. After timeout seconds that raises TimeoutError; the process goes on, and can be waited for again."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = 30.0 if until is None else max(0.0, min(30.0, until - time.monotonic()))
+            raw = await self._client.call("GET", f"{self._path}/wait", params={"timeout": left or 0.001})
+            if raw.get("result"):
+                self.info = ProcessInfo.read(raw)
+                return Result.read(raw["result"])
+            if until is not None and time.monotonic() >= until:
+                raise ServerTimeout(f"process {self.id} has not ended after {timeout} seconds; it goes on")
+
+    async def signal(self, number: int, *, group: bool = False) -> None:
+        """Send a signal to it, or to its process group."""
+        await self._post("signal", json={"signal": int(number), "group": group})
+
+    async def interrupt(self) -> None:
+        """Send the signal of ^C to its process group."""
+        await self.signal(signals.SIGINT, group=True)
+
+    async def resize(self, rows: int, cols: int) -> None:
+        """Change the size of its terminal."""
+        await self._post("resize", json={"rows": rows, "cols": cols})
+
+    async def kill(self) -> None:
+        """Kill it, with everything that it has started. One that has ended is no error."""
+        try:
+            await self._client.call("DELETE", self._path)
+        except NotFoundError:
+            pass

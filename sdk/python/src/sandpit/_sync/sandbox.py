@@ -1,0 +1,338 @@
+# Made from _async by scripts/sync.py: change that.
+"""Sandboxes."""
+
+from __future__ import annotations
+
+import base64
+import builtins
+import json
+import uuid
+from collections.abc import Iterator, Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from .. import _frames
+from ..errors import CommandFailed, CommandTimedOut, NotFoundError, StreamLost
+from ..models import CodeContext, CodeRun, Info, LogEntry, Output, ProcessInfo, Result
+from ._io import undo
+from .client import Client
+from .files import Files
+from .process import Process, Stream
+
+UNDO_PATIENCE = 10.0
+"""Seconds for a server to kill what a cancelled call has started."""
+
+Env = Mapping[str, str]
+
+
+def _spec(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _command(cmd: str | Sequence[str], **fields: Any) -> dict[str, Any]:
+    what: dict[str, Any] = {"script": cmd} if isinstance(cmd, str) else {"argv": list(cmd)}
+    return {**what, **_spec(**fields)}
+
+
+class Sandbox:
+    """A sandbox. As a context manager it is removed at the end; otherwise it stays until its lifetime ends.
+
+    with Sandbox.create() as sb:
+        print((sb.run("echo hello")).stdout)
+    """
+
+    def __init__(self, client: Client, info: Info, *, owns_client: bool = False) -> None:
+        self._client = client
+        self._owns = owns_client
+        self._path = f"/v1/sandboxes/{quote(info.id, safe='')}"
+        self.info = info
+        """As it was when this value was made. See refresh."""
+        self.files = Files(client, f"{self._path}/files")
+
+    @classmethod
+    def create(
+        cls,
+        image: str | None = None,
+        *,
+        name: str | None = None,
+        env: Env | None = None,
+        user: str | None = None,
+        workdir: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        memory: int | None = None,
+        cpus: float | None = None,
+        disk: int | None = None,
+        life: float | None = None,
+        idle: float | None = None,
+        on_expiry: str | None = None,
+        egress: Sequence[str] | Mapping[str, Any] | None = None,
+        secrets: Sequence[str | Mapping[str, Any]] | None = None,
+        spec: Mapping[str, Any] | None = None,
+        client: Client | None = None,
+    ) -> Sandbox:
+        """Create a sandbox, and start it.
+
+        ``memory`` and ``disk`` are in bytes, ``life`` and ``idle`` in seconds. ``egress`` has the destinations that may be
+        reached, such as ``pypi.org:443``, or the egress of the API; nothing is reached by default. ``secrets`` names stored
+        secrets. ``spec`` has further fields of the API's Spec. Without a client, one is made and closed with the sandbox.
+        """
+        rules = egress if egress is None or isinstance(egress, Mapping) else {"allow": list(egress)}
+        body = _spec(
+            image=image,
+            name=name,
+            env=None if env is None else dict(env),
+            user=user,
+            workdir=workdir,
+            labels=None if labels is None else dict(labels),
+            limits=_spec(memory=memory, cpus=cpus, disk=disk, life=life) or None,
+            idle=idle,
+            on_expiry=on_expiry,
+            egress=rules,
+            secrets=None if secrets is None else [{"name": s} if isinstance(s, str) else dict(s) for s in secrets],
+        )
+        body.update(spec or {})
+        own = client is None
+        client = client or Client()
+        # With this key a repeated request finds what a cancelled one has made.
+        headers = {"Idempotency-Key": str(uuid.uuid4())}
+        try:
+            return cls(client, Info.read(client.call("POST", "/v1/sandboxes", json=body, headers=headers)), owns_client=own)
+        except BaseException as err:
+            if not isinstance(err, Exception):
+
+                def remove() -> None:
+                    made = client.call("POST", "/v1/sandboxes", json=body, headers=headers, timeout=UNDO_PATIENCE)
+                    client.call("DELETE", f"/v1/sandboxes/{made['id']}", timeout=UNDO_PATIENCE)
+
+                undo(remove, UNDO_PATIENCE)
+            if own:
+                client.close()
+            raise
+
+    @classmethod
+    def get(cls, name: str, *, client: Client | None = None) -> Sandbox:
+        """Return a sandbox that exists, by its name or id."""
+        own = client is None
+        client = client or Client()
+        try:
+            return cls(client, Info.read(client.call("GET", f"/v1/sandboxes/{quote(name, safe='')}")), owns_client=own)
+        except BaseException:
+            if own:
+                client.close()
+            raise
+
+    @classmethod
+    def list(
+        cls,
+        *,
+        labels: Mapping[str, str] | Sequence[str] | None = None,
+        states: Sequence[str] | None = None,
+        client: Client | None = None,
+    ) -> builtins.list[Info]:
+        """Return the sandboxes of the caller that have all these labels and one of these states, the oldest first."""
+        chosen = [f"{k}={v}" for k, v in labels.items()] if isinstance(labels, Mapping) else list(labels or [])
+        own = client is None
+        client = client or Client()
+        try:
+            params = {"label": chosen or None, "state": list(states or []) or None}
+            return [Info.read(s) for s in client.pages("/v1/sandboxes", "sandboxes", params)]
+        finally:
+            if own:
+                client.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}>"
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        undo(self.remove, 60.0)
+
+    @property
+    def id(self) -> str:
+        """The id, which never changes."""
+        return self.info.id
+
+    def refresh(self) -> Info:
+        """Ask the server how it is."""
+        self.info = Info.read(self._client.call("GET", self._path))
+        return self.info
+
+    def remove(self) -> None:
+        """Remove it with everything in it. One that is gone already is no error."""
+        try:
+            self._client.call("DELETE", self._path)
+        except NotFoundError:
+            pass
+        finally:
+            if self._owns:
+                self._client.close()
+
+    def close(self) -> None:
+        """Close the connections. The sandbox stays."""
+        if self._owns:
+            self._client.close()
+
+    def run(
+        self,
+        cmd: str | Sequence[str],
+        *,
+        input: bytes | str | None = None,
+        env: Env | None = None,
+        dir: str | None = None,
+        user: str | None = None,
+        timeout: float | None = None,
+        check: bool = False,
+        on_output: Callable[[Output], object] | None = None,
+    ) -> Result:
+        """Run a command and wait for it. A text is a script of the shell, a sequence a program with its arguments.
+
+        After ``timeout`` seconds the command is killed with all that it has started: the result has ``timed_out``, exit code
+        124, and the output so far. With ``check`` a failure raises CommandFailed, a timeout CommandTimedOut, which is a
+        TimeoutError. ``on_output`` gets the output as it comes. If the call is cancelled, the command is killed.
+        """
+        body = _command(cmd, env=None if env is None else dict(env), dir=dir, user=user, timeout=timeout)
+        if input is not None:
+            body["stdin_data"] = base64.b64encode(input.encode() if isinstance(input, str) else input).decode()
+            body["encoding"] = "base64"
+            if "argv" in body:
+                body["argv"] = [base64.b64encode(a.encode()).decode() for a in body["argv"]]
+        headers = {"Accept": _frames.STREAM_TYPE, "Idempotency-Key": str(uuid.uuid4())}
+        stream = Stream(lambda: self._client.stream("POST", f"{self._path}/exec", json=body, headers=headers))
+        out, err, lost = bytearray(), bytearray(), 0
+        try:
+            for output in stream.outputs():
+                if output.stream == "lost":
+                    lost += output.lost_bytes
+                else:
+                    (out if output.stream == "stdout" else err).extend(output.data)
+                if on_output is not None:
+                    on_output(output)
+        except BaseException:
+            if stream.process is not None and stream.result is None:
+                undo(Process(self._client, self._path, stream.process).kill, UNDO_PATIENCE)
+            raise
+        if stream.result is None:
+            raise StreamLost("the stream of the command has ended without its result")
+        result = Result.read(stream.result, bytes(out), bytes(err), lost)
+        if check and not result.ok:
+            what = cmd if isinstance(cmd, str) else " ".join(cmd)
+            if result.timed_out:
+                raise CommandTimedOut(f"{what!r} was killed after {timeout} seconds", result)
+            raise CommandFailed(f"{what!r} failed with exit code {result.exit_code}: {result.stderr.strip()[-500:]}", result)
+        return result
+
+    def start(
+        self,
+        cmd: str | Sequence[str],
+        *,
+        stdin: bool = False,
+        terminal: tuple[int, int] | None = None,
+        env: Env | None = None,
+        dir: str | None = None,
+        user: str | None = None,
+        timeout: float | None = None,
+        tag: str | None = None,
+    ) -> Process:
+        """Start a process in the background. ``terminal`` gives it one, of so many rows and columns."""
+        body = _command(
+            cmd,
+            env=None if env is None else dict(env),
+            dir=dir,
+            user=user,
+            timeout=timeout,
+            tag=tag,
+            stdin=stdin or None,
+            terminal=None if terminal is None else {"rows": terminal[0], "cols": terminal[1]},
+        )
+        return Process(self._client, self._path, ProcessInfo.read(self._client.call("POST", f"{self._path}/processes", json=body, once=True)))
+
+    def process(self, id: str) -> Process:
+        """Return a process that was started earlier, by its id or pid."""
+        return Process(self._client, self._path, ProcessInfo.read(self._client.call("GET", f"{self._path}/processes/{quote(id, safe='')}")))
+
+    def processes(self) -> builtins.list[ProcessInfo]:
+        """Return the processes, also those that have ended lately, the oldest first."""
+        return [ProcessInfo.read(p) for p in self._client.pages(f"{self._path}/processes", "processes")]
+
+    def run_code(
+        self,
+        code: str,
+        *,
+        language: str | None = None,
+        context: CodeContext | str | None = None,
+        env: Env | None = None,
+        timeout: float | None = None,
+    ) -> CodeRun:
+        """Run code that keeps its state, in a context, or in the default one of the language (Python)."""
+        body = _spec(
+            code=code,
+            language=language,
+            context=context.id if isinstance(context, CodeContext) else context,
+            env=None if env is None else dict(env),
+            timeout=timeout,
+        )
+        # Without a timeout the code may take as long as it likes.
+        return CodeRun.read(self._client.call("POST", f"{self._path}/code", json=body, timeout=86400.0))
+
+    def create_context(self, *, language: str | None = None, id: str | None = None, dir: str | None = None, env: Env | None = None) -> CodeContext:
+        """Create an interpreter beside the default one, with a state of its own."""
+        body = _spec(language=language, id=id, dir=dir, env=None if env is None else dict(env))
+        return CodeContext.read(self._client.call("POST", f"{self._path}/contexts", json=body, once=True))
+
+    def contexts(self) -> builtins.list[CodeContext]:
+        """Return the contexts, the oldest first."""
+        return [CodeContext.read(c) for c in self._client.pages(f"{self._path}/contexts", "contexts")]
+
+    def remove_context(self, context: CodeContext | str) -> None:
+        """Remove a context, and kill what runs in it."""
+        id = context.id if isinstance(context, CodeContext) else context
+        self._client.call("DELETE", f"{self._path}/contexts/{quote(id, safe='')}")
+
+    def pause(self) -> Info:
+        """Freeze all processes. A request to the sandbox, or resume, makes them go on."""
+        return self._change("pause")
+
+    def resume(self) -> Info:
+        """Make a paused sandbox go on."""
+        return self._change("resume")
+
+    def stop(self, *, grace: float | None = None) -> Info:
+        """End all processes, and keep the files. grace is how many seconds they have after SIGTERM."""
+        return self._change("stop", _spec(grace=grace))
+
+    def start_again(self) -> Info:
+        """Start a sandbox that was stopped."""
+        return self._change("start")
+
+    def _change(self, what: str, body: Mapping[str, Any] | None = None) -> Info:
+        self.info = Info.read(self._client.call("POST", f"{self._path}/{what}", json=body, once=True))
+        return self.info
+
+    def extend(self, life: float) -> Info:
+        """Set how many seconds it lives from now on."""
+        self.info = Info.read(self._client.call("PUT", f"{self._path}/lifetime", json={"life": life}))
+        return self.info
+
+    def metrics(self) -> dict[str, Any]:
+        """Return what it uses now."""
+        return dict(self._client.call("GET", f"{self._path}/metrics"))
+
+    def ports(self) -> builtins.list[int]:
+        """Return the ports on which programs listen."""
+        return [int(p["port"]) for p in self._client.pages(f"{self._path}/ports", "ports")]
+
+    def preview(self, port: int, *, expires: float | None = None) -> str:
+        """Return a URL that opens a port in a browser without a key. Whoever has it gets in, until it expires."""
+        told = self._client.call("POST", f"{self._path}/ports/{port}/previews", json=_spec(expires=expires))
+        return str(told.get("url") or "")
+
+    def logs(self, *, tail: int | None = None, process: str | None = None) -> Iterator[LogEntry]:
+        """Yield the entries of the log so far, or the last ones."""
+        params = {"tail": tail, "process": process}
+        with self._client.stream("GET", f"{self._path}/logs", params=params, headers={"Accept": "application/x-ndjson"}) as answer:
+            for line in answer.iter_lines():
+                entry: dict[str, Any] = json.loads(line) if line else {}
+                if "seq" in entry:
+                    yield LogEntry.read(entry)

@@ -1,0 +1,256 @@
+"""What can go wrong. Every error of the package is a SandpitError."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .models import Result
+
+__all__ = [
+    "AlreadyExistsError",
+    "AuthenticationError",
+    "BusyError",
+    "ClosedError",
+    "CommandFailed",
+    "CommandTimedOut",
+    "DiskFullError",
+    "FileAlreadyExists",
+    "FileMissing",
+    "FilePermissionError",
+    "ForbiddenError",
+    "InvalidError",
+    "IsADirectory",
+    "NotADirectory",
+    "NotFoundError",
+    "QuotaError",
+    "RateLimitedError",
+    "SandpitError",
+    "ServerTimeout",
+    "StartError",
+    "StateError",
+    "StreamLost",
+    "UnavailableError",
+    "UnsupportedError",
+]
+
+
+class SandpitError(Exception):
+    """An error of a server, or of the way to it.
+
+    ``code`` is stable, and is one of the codes of the API reference, or empty if no server has answered. ``hint``
+    says what to do about it, if that is known. ``request_id`` is in the server's audit and log.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "",
+        hint: str = "",
+        request_id: str = "",
+        status: int = 0,
+        path: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.hint = hint
+        self.request_id = request_id
+        self.status = status
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
+
+
+class InvalidError(SandpitError, ValueError):
+    """The request makes no sense: another one is needed."""
+
+
+class AuthenticationError(SandpitError):
+    """The key is missing, wrong, revoked or expired."""
+
+
+class ForbiddenError(SandpitError):
+    """A policy, or the server's rules about hosts and origins, forbid the request."""
+
+
+class QuotaError(ForbiddenError):
+    """A limit of the policy, the namespace or the sandbox is reached."""
+
+
+class NotFoundError(SandpitError, LookupError):
+    """There is no such sandbox, process, context, image or secret."""
+
+
+class AlreadyExistsError(SandpitError):
+    """The name is in use."""
+
+
+class StateError(SandpitError):
+    """That is not possible in the present state, such as an exec in a stopped sandbox."""
+
+
+class ClosedError(StateError):
+    """The sandbox was removed, or has failed."""
+
+
+class StartError(SandpitError):
+    """The program can't be started. ``exit_code`` is what a shell would tell: 127 or 126."""
+
+    exit_code: int = 126
+
+
+class UnsupportedError(SandpitError, NotImplementedError):
+    """The machine, the sandbox or a server of this version does not offer that."""
+
+
+class RateLimitedError(SandpitError):
+    """Too many requests of one key. ``retry_after`` is in seconds."""
+
+    retry_after: float = 1.0
+
+
+class UnavailableError(SandpitError, ConnectionError):
+    """The server can't be reached, is shutting down, or can do nothing now: the same request may succeed later."""
+
+
+class BusyError(UnavailableError):
+    """The machine has no room at present. ``retry_after`` is in seconds."""
+
+    retry_after: float = 1.0
+
+
+class StreamLost(UnavailableError):
+    """A stream broke off before its last event, and could not be resumed."""
+
+
+class ServerTimeout(SandpitError, TimeoutError):
+    """The server or the sandbox took too long."""
+
+
+class DiskFullError(SandpitError, OSError):
+    """There is no space left, in the sandbox or on the machine."""
+
+
+class FileMissing(SandpitError, FileNotFoundError):
+    """There is no such file in the sandbox."""
+
+
+class FileAlreadyExists(SandpitError, FileExistsError):
+    """The file exists already."""
+
+
+class IsADirectory(SandpitError, IsADirectoryError):
+    """A file is needed, and this is a directory."""
+
+
+class NotADirectory(SandpitError, NotADirectoryError):
+    """A directory is needed, and this is none; or a directory is not empty."""
+
+
+class FilePermissionError(SandpitError, PermissionError):
+    """The user of the sandbox may not do that with the file."""
+
+
+class CommandFailed(SandpitError):
+    """A command that was to be checked has failed. ``result`` has its output."""
+
+    def __init__(self, message: str, result: Result) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class CommandTimedOut(CommandFailed, TimeoutError):
+    """A command that was to be checked was killed at the end of its time."""
+
+
+_KINDS: dict[str, type[SandpitError]] = {
+    "closed": ClosedError,
+    "state": StateError,
+    "outcome_unknown": StateError,
+    "start_failed": StartError,
+    "forbidden": ForbiddenError,
+    "preview_invalid": ForbiddenError,
+    "host_refused": ForbiddenError,
+    "origin_refused": ForbiddenError,
+    "unsupported": UnsupportedError,
+    "no_route": UnsupportedError,
+    "method_not_allowed": UnsupportedError,
+    "disk_full": DiskFullError,
+    "no_space": DiskFullError,
+    "quota_exceeded": QuotaError,
+    "output_too_large": QuotaError,
+    "rate_limited": RateLimitedError,
+    "audit_rate": RateLimitedError,
+    "too_many_streams": RateLimitedError,
+    "overloaded": BusyError,
+    "too_many_connections": BusyError,
+    "unavailable": UnavailableError,
+    "draining": UnavailableError,
+    "audit_unavailable": UnavailableError,
+    "body_timeout": UnavailableError,
+    "is_directory": IsADirectory,
+    "not_directory": NotADirectory,
+    "not_empty": NotADirectory,
+    "file_not_found": FileMissing,
+    "file_exists": FileAlreadyExists,
+    "permission": FilePermissionError,
+    "not_found": NotFoundError,
+    "exists": AlreadyExistsError,
+    "invalid": InvalidError,
+    "too_large": InvalidError,
+    "invalid_range": InvalidError,
+    "unsupported_media": InvalidError,
+    "upgrade_required": InvalidError,
+    "idempotency_mismatch": InvalidError,
+    "timeout": ServerTimeout,
+    "unauthenticated": AuthenticationError,
+    "ticket_invalid": AuthenticationError,
+}
+
+# Codes that this version does not know, as of a newer server, are told by the class of their status.
+_CLASSES: dict[int, type[SandpitError]] = {
+    400: InvalidError,
+    401: AuthenticationError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: StateError,
+    410: ClosedError,
+    413: InvalidError,
+    422: InvalidError,
+    429: RateLimitedError,
+    501: UnsupportedError,
+    502: UnavailableError,
+    503: UnavailableError,
+    504: ServerTimeout,
+    507: DiskFullError,
+}
+
+
+def _retry_after(text: str | None) -> float:
+    try:
+        return min(max(float(text or 1), 0.0), 60.0)
+    except ValueError:
+        return 1.0
+
+
+def from_body(status: int, body: Mapping[str, Any], retry_after: str | None = None) -> SandpitError:
+    """Return the error that a server has told."""
+    code = str(body.get("code") or "")
+    kind = _KINDS.get(code) or _CLASSES.get(status, SandpitError)
+    err = kind(
+        str(body.get("message") or f"the server answered with status {status}"),
+        code=code,
+        hint=str(body.get("hint") or ""),
+        request_id=str(body.get("request_id") or ""),
+        status=status,
+        path=str(body.get("path") or ""),
+    )
+    if isinstance(err, (RateLimitedError, BusyError)):
+        err.retry_after = _retry_after(retry_after)
+    if isinstance(err, StartError) and isinstance(body.get("exit_code"), int):
+        err.exit_code = body["exit_code"]
+    return err
