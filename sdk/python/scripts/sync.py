@@ -1,4 +1,4 @@
-"""Writes src/sandpit/_sync from src/sandpit/_async: the same program without async and await.
+"""Writes each _sync from the _async beside it: the same program without async and await.
 
 With --check it changes nothing, and fails if a file would change.
 """
@@ -35,12 +35,12 @@ def sync(text: str) -> str:
 
 
 def main() -> int:
-    root = pathlib.Path(__file__).parent.parent / "src" / "sandpit"
+    root = pathlib.Path(__file__).parent.parent
     stale = []
-    for source in sorted((root / "_async").glob("*.py")):
-        if source.name == "_io.py":
+    for source in sorted(root.glob("*/**/_async/*.py")):
+        if source.name in ("_io.py", "__init__.py"):
             continue
-        target = root / "_sync" / source.name
+        target = source.parent.parent / "_sync" / source.name
         want = sync(source.read_text())
         if target.exists() and target.read_text() == want:
             continue

@@ -67,7 +67,7 @@ class AsyncFiles:
 
     async def stat(self, path: str, *, follow: bool = True, user: str | None = None) -> FileInfo:
         """Describe a file. Without follow, a link is described itself."""
-        return FileInfo.read(await self._client.call("GET", f"{self._path}/stat", params={"path": path, "follow": follow or None, "user": user}))
+        return FileInfo.read(await self._client.call("GET", f"{self._path}/stat", params={"path": path, "follow": "true" if follow else "false", "user": user}))
 
     async def exists(self, path: str, *, user: str | None = None) -> bool:
         """Report whether there is such a file. A link that leads nowhere exists."""

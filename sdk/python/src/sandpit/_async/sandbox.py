@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import builtins
 import json
 import uuid
@@ -31,6 +30,13 @@ def _spec(**fields: Any) -> dict[str, Any]:
 def _command(cmd: str | Sequence[str], **fields: Any) -> dict[str, Any]:
     what: dict[str, Any] = {"script": cmd} if isinstance(cmd, str) else {"argv": list(cmd)}
     return {**what, **_spec(**fields)}
+
+
+def _multipart(command: Mapping[str, Any], data: bytes, boundary: str) -> bytes:
+    """Return the body of an exec with input of any size: the command, and then the input."""
+    head = f'--{boundary}\r\nContent-Disposition: form-data; name="command"\r\nContent-Type: application/json\r\n\r\n'
+    middle = f'\r\n--{boundary}\r\nContent-Disposition: form-data; name="stdin"; filename="stdin"\r\n\r\n'
+    return head.encode() + json.dumps(command).encode() + middle.encode() + data + f"\r\n--{boundary}--\r\n".encode()
 
 
 class AsyncSandbox:
@@ -192,13 +198,13 @@ class AsyncSandbox:
         TimeoutError. ``on_output`` gets the output as it comes. If the call is cancelled, the command is killed.
         """
         body = _command(cmd, env=None if env is None else dict(env), dir=dir, user=user, timeout=timeout)
-        if input is not None:
-            body["stdin_data"] = base64.b64encode(input.encode() if isinstance(input, str) else input).decode()
-            body["encoding"] = "base64"
-            if "argv" in body:
-                body["argv"] = [base64.b64encode(a.encode()).decode() for a in body["argv"]]
         headers = {"Accept": _frames.STREAM_TYPE, "Idempotency-Key": str(uuid.uuid4())}
-        stream = Stream(lambda: self._client.stream("POST", f"{self._path}/exec", json=body, headers=headers))
+        request: dict[str, Any] = {"json": body}
+        if input is not None:
+            boundary = uuid.uuid4().hex  # which the input, being older, can't have
+            request = {"content": _multipart(body, input.encode() if isinstance(input, str) else input, boundary)}
+            headers["Content-Type"] = f"multipart/form-data; boundary={boundary}"
+        stream = Stream(lambda: self._client.stream("POST", f"{self._path}/exec", headers=headers, **request))
         out, err, lost = bytearray(), bytearray(), 0
         try:
             async for output in stream.outputs():

@@ -1,2 +1,1 @@
-# Made from _async by scripts/sync.py: change that.
-"""Programs with and await."""
+"""Programs without async and await. Made from _async."""

@@ -1,0 +1,119 @@
+"""What goes wrong on the way, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+
+import pytest
+
+from sandpit import AsyncClient, AsyncSandbox, Client, UnavailableError
+
+from .conftest import Server
+
+
+class Cutter:
+    """Passes connections on to a server, and cuts each of the first ones after some bytes of answers."""
+
+    def __init__(self, target: str, path: pathlib.Path, cuts: list[int]) -> None:
+        self.target, self.path, self.cuts = target, path, cuts
+        self.cut = 0
+
+    async def __aenter__(self) -> Cutter:
+        self.server = await asyncio.start_unix_server(self.serve, str(self.path))
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.server.close()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        up_reader, up_writer = await asyncio.open_unix_connection(self.target)
+
+        async def up() -> None:
+            while data := await reader.read(65536):
+                up_writer.write(data)
+                await up_writer.drain()
+            up_writer.close()
+
+        task = asyncio.create_task(up())
+        passed = 0
+        try:
+            while data := await up_reader.read(65536):
+                passed += len(data)
+                if self.cuts and passed > self.cuts[0]:
+                    self.cuts.pop(0)
+                    self.cut += 1
+                    break
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass
+        task.cancel()
+        writer.close()
+        up_writer.close()
+
+
+async def test_a_lost_connection_loses_no_output(running: Server, tmp_path: pathlib.Path) -> None:
+    async with Cutter(f"{running.home}/data/server.sock", tmp_path / "s", []) as cutter, AsyncClient(f"unix://{cutter.path}") as client:
+        async with await AsyncSandbox.create(client=client) as sb:
+            cutter.cuts += [30_000, 200_000, 10]
+            got = await sb.run("for i in $(seq 60000); do echo $i; done; exit 5")
+            assert got.stdout.split() == [str(i) for i in range(1, 60001)]
+            assert (got.exit_code, got.lost_bytes) == (5, 0)
+            assert cutter.cut == 3
+            p = await sb.start("for i in $(seq 60000); do echo $i; done")
+            cutter.cuts += [30_000, 100_000]
+            assert b"".join([o.data async for o in p.output()]).split() == [b"%d" % i for i in range(1, 60001)]
+            assert cutter.cut == 5
+
+
+async def test_a_connection_that_is_always_lost_is_an_error(running: Server, tmp_path: pathlib.Path) -> None:
+    async with Cutter(f"{running.home}/data/server.sock", tmp_path / "s", []) as cutter, AsyncClient(f"unix://{cutter.path}") as client:
+        async with await AsyncSandbox.create(client=client) as sb:
+            p = await sb.start("sleep 1000")
+            cutter.cuts += [0] * 20
+            with pytest.raises(UnavailableError):
+                async for _ in p.output():
+                    pass
+            cutter.cuts.clear()
+
+
+async def test_a_cancelled_command_is_killed(running: Server) -> None:
+    async with AsyncClient(f"unix://{running.home}/data/server.sock") as client:
+        async with await AsyncSandbox.create(client=client) as sb:
+            begun = asyncio.Event()
+            task = asyncio.create_task(sb.run("echo begun; sleep 1000", on_output=lambda _: begun.set()))
+            await asyncio.wait_for(begun.wait(), 60)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            (only,) = await sb.processes()
+            assert only.result is not None and only.result.signal == 9
+
+
+async def test_a_removed_sandbox_ends_its_streams(running: Server) -> None:
+    async with AsyncClient(f"unix://{running.home}/data/server.sock") as client:
+        sb = await AsyncSandbox.create(client=client)
+        p = await sb.start("echo begun; sleep 1000")
+        seen = asyncio.Event()
+
+        async def follow() -> None:
+            async for _ in p.output():
+                seen.set()
+
+        task = asyncio.create_task(follow())
+        await asyncio.wait_for(seen.wait(), 60)
+        await sb.remove()
+        try:
+            await asyncio.wait_for(task, 60)
+        except Exception as err:
+            assert "removed" in str(err) or "closed" in str(err)
+        with pytest.raises(LookupError):
+            await sb.run("true")
+
+
+def test_a_server_that_is_not_there_is_an_error(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ConnectionError, match="can't be reached|No such file"):
+        Client("http://127.0.0.1:1", "sp_x").version()
+    with pytest.raises(ConnectionError, match="No such file"):
+        Client(f"unix://{tmp_path}/none")

@@ -1,0 +1,86 @@
+"""The parts that need no server."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import socket
+
+import pytest
+
+from sandpit import ForbiddenError, InvalidError, RateLimitedError, SandpitError, UnavailableError, _config, _frames
+from sandpit.errors import from_body
+from sandpit.models import Info
+
+
+def test_frames_are_cut_wherever_the_bytes_are() -> None:
+    data = b"".join(bytes([k]) + len(b).to_bytes(4, "big") + b for k, b in ((1, b"{}"), (2, b"abc"), (7, b""), (6, b"x" * 70000)))
+    for size in (1, 2, 5, 1000, len(data)):
+        frames = _frames.Frames()
+        got = [f for at in range(0, len(data), size) for f in frames.feed(data[at : at + size])]
+        assert [(k, len(b)) for k, b in got] == [(1, 2), (2, 3), (7, 0), (6, 70000)]
+    with pytest.raises(UnavailableError, match="a frame of"):
+        list(_frames.Frames().feed(b"HTTP/1.1 400"))
+
+
+def test_a_repeated_answer_goes_on_where_the_output_was() -> None:
+    c = _frames.Cursor()
+    c.restart()
+    assert c.output(b"abcdef") == b"abcdef"
+    c.restart()
+    assert c.output(b"abc") == b"" and c.output(b"defgh") == b"gh"
+    c.restart()
+    assert c.lost(6) == 0 and c.output(b"ghij") == b"ij"
+    c.restart()
+    assert c.lost(15) == 5 and c.output(b"z") == b"z" and c.position == 16
+
+
+def test_server_sent_events_are_cut_wherever_the_bytes_are() -> None:
+    data = b': ping\n\nevent: end\nid: 7\ndata: {"a":\ndata: 1}\n\nevent: x\r\ndata: "\xc3\xa9"\r\n\r\n'
+    for size in (1, 3, len(data)):
+        events = _frames.ServerEvents()
+        got = [e for at in range(0, len(data), size) for e in events.feed(data[at : at + size])]
+        assert [(e.event, e.data) for e in got] == [("end", {"a": 1}), ("x", "é")]
+
+
+def test_codes_of_newer_servers_are_told_by_their_status() -> None:
+    err = from_body(429, {"code": "brand_new", "message": "m", "hint": "h", "request_id": "r"}, "7")
+    assert isinstance(err, RateLimitedError) and (err.code, err.hint, err.request_id, err.retry_after) == ("brand_new", "h", "r", 7.0)
+    assert str(err) == "m\nhint: h"
+    assert type(from_body(418, {})) is SandpitError
+    assert isinstance(from_body(404, {"code": "file_not_found"}), FileNotFoundError)
+
+
+def test_fields_of_newer_servers_are_kept() -> None:
+    info = Info.read({"id": "a", "later": 1, "created_at": "2026-01-02T03:04:05.123456789Z"})
+    assert info.raw["later"] == 1 and info.created_at is not None and info.created_at.microsecond == 123456
+
+
+@pytest.mark.parametrize("address", ["", "nonsense", "ftp://a", "https://", "https://a:b", "https://u@a", "https://a/b", "unix://relative"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(InvalidError, match="is not a server address"):
+        _config.parse(address, "sp_key")
+
+
+def test_keys_go_to_no_plain_http_elsewhere() -> None:
+    with pytest.raises(InvalidError, match="only on this machine"):
+        _config.parse("http://example.com", "sp_key")
+    assert _config.parse("http://127.0.0.1:1", "sp_key").url == "http://127.0.0.1:1"
+    assert _config.parse("https://[::1]:1", "sp_key").url == "https://[::1]:1"
+    with pytest.raises(InvalidError, match="needs a key"):
+        _config.parse("https://example.com", "")
+
+
+def test_without_a_server_and_a_program_the_error_says_both(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(UnavailableError, match="no server listens.*not installed"):
+        _config.find(None, None, {"SANDPIT_HOME": str(tmp_path), "PATH": str(tmp_path)})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a socket of another user")
+def test_the_socket_of_another_user_is_refused(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as s:
+        s.bind(str(path))
+        os.chown(path, 4242, 4242)
+        with pytest.raises(ForbiddenError, match="another user"):
+            _config.parse(f"unix://{path}", "")
