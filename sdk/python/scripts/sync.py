@@ -22,6 +22,7 @@ NAMES = {
     "aiter_raw": "iter_raw",
     "aiter_lines": "iter_lines",
     "_async": "_sync",
+    "async_run": "run",
 }
 HEAD = "# Made from _async by scripts/sync.py: change that.\n"
 

@@ -42,12 +42,9 @@ def program() -> str:
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     home = tmp_path_factory.mktemp("home")
     pem, key = home / "server.pem", home / "server.key"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
-        + ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", str(key), "-out", str(pem)],
-        check=True,
-        capture_output=True,
-    )
+    names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
+    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
+    subprocess.run([*make, "-addext", names, "-keyout", str(key), "-out", str(pem)], check=True, capture_output=True)
     (home / "server.yaml").write_text('listen: ["127.0.0.1:0"]\ntls-cert: server.pem\ntls-key: server.key\n')
     env = {k: v for k, v in os.environ.items() if not k.startswith("SANDPIT_")} | {"SANDPIT_HOME": str(home / "data")}
     log = (home / "log").open("wb+")

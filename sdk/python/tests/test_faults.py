@@ -113,7 +113,7 @@ async def test_a_removed_sandbox_ends_its_streams(running: Server) -> None:
 
 
 def test_a_server_that_is_not_there_is_an_error(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(ConnectionError, match="can't be reached|No such file"):
+    with pytest.raises(ConnectionError, match=r"can't be reached|No such file"):
         Client("http://127.0.0.1:1", "sp_x").version()
     with pytest.raises(ConnectionError, match="No such file"):
         Client(f"unix://{tmp_path}/none")

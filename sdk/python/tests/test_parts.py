@@ -72,7 +72,7 @@ def test_keys_go_to_no_plain_http_elsewhere() -> None:
 
 
 def test_without_a_server_and_a_program_the_error_says_both(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(UnavailableError, match="no server listens.*not installed"):
+    with pytest.raises(UnavailableError, match=r"no server listens.*not installed"):
         _config.find(None, None, {"SANDPIT_HOME": str(tmp_path), "PATH": str(tmp_path)})
 
 

@@ -10,10 +10,12 @@ Sandbox and Client are for ordinary programs, AsyncSandbox and AsyncClient the s
 
 from ._async.client import AsyncClient
 from ._async.files import AsyncFiles
+from ._async.oneshot import async_run
 from ._async.process import AsyncProcess, AsyncStdin
 from ._async.sandbox import AsyncSandbox
 from ._sync.client import Client
 from ._sync.files import Files
+from ._sync.oneshot import run
 from ._sync.process import Process, Stdin
 from ._sync.sandbox import Sandbox
 from ._version import __version__
@@ -43,7 +45,7 @@ from .errors import (
     UnavailableError,
     UnsupportedError,
 )
-from .models import CodeContext, CodeError, CodeOutput, CodeRun, FileInfo, Info, LogEntry, Output, ProcessInfo, Result
+from .models import CodeContext, CodeError, CodeOutput, CodeRun, FileInfo, Info, LogEntry, Output, ProcessInfo, Result, Run
 
 __all__ = [
     "AlreadyExistsError",
@@ -81,6 +83,7 @@ __all__ = [
     "QuotaError",
     "RateLimitedError",
     "Result",
+    "Run",
     "Sandbox",
     "SandpitError",
     "ServerTimeout",
@@ -91,4 +94,6 @@ __all__ = [
     "UnavailableError",
     "UnsupportedError",
     "__version__",
+    "async_run",
+    "run",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -295,3 +296,46 @@ class LogEntry:
     def read(cls, raw: JSON) -> LogEntry:
         data = base64.b64decode(str(raw.get("data") or ""))
         return cls(int(raw["seq"]), _time(raw.get("time")), str(raw.get("process") or ""), str(raw.get("stream") or ""), data, raw)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a command in a sandbox of its own has produced."""
+
+    result: Result
+    files: Mapping[str, bytes] = field(repr=False)
+    """The content of the files that were collected, by their absolute paths."""
+    omitted: Mapping[str, str]
+    """Why files were left out, by their paths."""
+    unmatched: tuple[str, ...]
+    """Patterns without a match."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the command has succeeded."""
+        return self.result.ok
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command: 124 after a timeout."""
+        return self.result.exit_code
+
+    @property
+    def stdout(self) -> str:
+        """Standard output as text."""
+        return self.result.stdout
+
+    @property
+    def stderr(self) -> str:
+        """Standard error as text."""
+        return self.result.stderr
+
+    def save(self, directory: str | os.PathLike[str], *, below: str = "/") -> list[str]:
+        """Write the files into a directory of this machine, with their paths below a directory of the sandbox.
+
+        Their names are the sandbox's, and nothing is trusted: no link is followed, and nothing is written elsewhere.
+        Returns the paths of what was written, relative to the directory.
+        """
+        from ._save import save
+
+        return save(self.files, directory, below)

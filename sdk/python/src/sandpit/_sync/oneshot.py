@@ -1,0 +1,112 @@
+# Made from _async by scripts/sync.py: change that.
+"""Runs of one command in a sandbox of its own."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..errors import SandpitError
+from ..models import Run
+from .client import Client
+from .sandbox import Sandbox, Env
+
+MAX_FILES = 1000
+"""How many files a run returns by default."""
+
+MAX_BYTES = 64 << 20
+"""How many bytes all files of a run may have by default."""
+
+_SPECIAL = frozenset("*?[{\\")
+
+
+def _split(pattern: str, dir: str) -> tuple[str, str]:
+    """Return the directory in which to look, and the pattern below it."""
+    parts = posixpath.join(dir, pattern).split("/")
+    plain = 0
+    while plain < len(parts) - 1 and not _SPECIAL & set(parts[plain]):
+        plain += 1
+    return "/".join(parts[:plain]) or "/", "/".join(parts[plain:])
+
+
+def run(
+    cmd: str | Sequence[str],
+    *,
+    files: Mapping[str, bytes | str] | None = None,
+    collect: Iterable[str] = (),
+    input: bytes | str | None = None,
+    env: Env | None = None,
+    dir: str | None = None,
+    user: str | None = None,
+    timeout: float | None = None,
+    max_files: int = MAX_FILES,
+    max_bytes: int = MAX_BYTES,
+    client: Client | None = None,
+    **create: Any,
+) -> Run:
+    """Run a command in a new sandbox, and return its output and files. The sandbox is always removed.
+
+    ``files`` has the content of files to write before, by their paths in the sandbox. ``collect`` has the patterns of files
+    to return, in which ``*`` stands for any name and ``**`` for any directories; they are below ``dir``, or absolute. Files are
+    returned after a failure and after a timeout, too. What ``create`` says is for the sandbox: see its create method.
+    """
+    own = client is None
+    client = client or Client()
+    try:
+        with Sandbox.create(client=client, **create) as sb:
+            collect = list(collect)
+            where = dir or str(create.get("workdir") or "")
+            if not where and not all(map(posixpath.isabs, [*collect, *(files or {})])):
+                where = (sb.run("pwd", check=True)).stdout.rstrip("\n")
+            for path, data in (files or {}).items():
+                sb.files.write(posixpath.join(where, path), data, user=user)
+            result = sb.run(cmd, input=input, env=env, dir=dir, user=user, timeout=timeout)
+            found: dict[str, bytes] = {}
+            omitted: dict[str, str] = {}
+            unmatched: list[str] = []
+            left = max_bytes
+            for pattern in collect:
+                top, below = _split(pattern, where)
+                matched = False
+                try:
+                    for f in sb.files.find(top, below, user=user):
+                        if f.type == "directory":
+                            continue
+                        matched = True
+                        path = posixpath.join(top, f.name)
+                        if path in found or path in omitted:
+                            continue
+                        if f.type != "file":
+                            omitted[path] = f"it is a {f.type}, not a file"
+                        elif len(found) + len(omitted) >= max_files:
+                            omitted["..."] = f"there are more than {max_files} files"
+                            break
+                        elif f.size > left:
+                            omitted[path] = f"it has {f.size} bytes, and {left} of {max_bytes} are left"
+                        else:
+                            try:
+                                data = b""
+                                for part in sb.files.stream(path, user=user):
+                                    data += part
+                                    if len(data) > left:
+                                        break
+                            except OSError as err:
+                                omitted[path] = str(err)
+                                continue
+                            if len(data) > left:
+                                omitted[path] = f"it grew beyond the {left} bytes that are left"
+                                continue
+                            found[path] = data
+                            left -= len(data)
+                except FileNotFoundError:
+                    pass
+                except SandpitError as err:
+                    omitted[pattern] = str(err)
+                    continue
+                if not matched:
+                    unmatched.append(pattern)
+            return Run(result, found, omitted, tuple(unmatched))
+    finally:
+        if own:
+            client.close()
