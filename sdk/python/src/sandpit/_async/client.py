@@ -76,16 +76,26 @@ class AsyncClient:
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> AsyncGenerator[httpx.Response, None]:
-        """Make a request whose answer is read by the caller. After a 429 it is made once more, if it can be."""
+        """Make a request whose answer is read by the caller.
+
+        It is made once more after a 429, and after a connection that was lost without an answer if that changes nothing
+        twice: a read, a removal, or one with an Idempotency-Key.
+        """
         query = {k: v for k, v in (params or {}).items() if v is not None and v is not False}
         query = {k: "true" if v is True else v for k, v in query.items()}
         request = self._http.build_request(method, path, json=json, content=content, params=query, headers=headers)
         if timeout is not None:
             request.extensions["timeout"] = httpx.Timeout(timeout, connect=10.0).as_dict()
         again = content is None or isinstance(content, bytes)
+        safe = again and (method in ("GET", "DELETE") or "Idempotency-Key" in request.headers)
         while True:
             try:
                 answer = await self._http.send(request, stream=True)
+            except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError) as err:
+                if not safe:
+                    raise self._failed(err) from err
+                safe = False
+                continue
             except httpx.HTTPError as err:
                 raise self._failed(err) from err
             try:
