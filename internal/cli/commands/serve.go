@@ -4,11 +4,13 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
@@ -21,6 +23,11 @@ command is for a server of a machine or a team, under systemd (see deploy/system
 activation and sd_notify are supported) or in a container. It takes the place of a server
 that a command started, and adopts its sandboxes. While that has requests in progress, such
 as 'sandpit exec', this one waits for 5 seconds, and then refuses to start.
+
+With --ensure it runs no server itself. It finds the one that is configured, or starts this
+user's own in the background unless that runs, and prints where it is, for programs:
+server, an address; credentials, which are "peer" (none are needed), "environment"
+(SANDPIT_KEY) or "configuration"; and then the key.
 
 Over TCP every caller needs a key (sandpit key create). If a server listens on TCP and has
 no key, it creates the first one and shows it once. Without a certificate the server
@@ -60,7 +67,7 @@ The settings of a server are in /etc/sandpit/server.yaml, or the file given with
 
 // serveCommand is sandpit serve.
 func (a *tree) serveCommand() *cobra.Command {
-	opt, config := cli.ServeOptions{}, textFlag("FILE")
+	opt, config, ensure := cli.ServeOptions{}, textFlag("FILE"), false
 	o := cli.NewOptions(a.Lookup)
 	idle := parsed[time.Duration]{parse: notation.ParseDurationOrNever, shown: "DURATION"}
 	cmd := &cobra.Command{
@@ -80,9 +87,16 @@ func (a *tree) serveCommand() *cobra.Command {
 	}
 	cmd.Flags().Var(&idle, "idle-exit", "exit after this time without sandboxes and requests (default never)")
 	cmd.Flags().BoolVar(&opt.RemoveOrphans, "remove-orphans", false, "destroy sandboxes that run here without a record")
+	cmd.Flags().BoolVar(&ensure, "ensure", false, "print where this user's server is, as JSON, and start it if needed")
 	cmd.Flags().BoolVar(&opt.Background, "background", false, "started by a command that needed a server")
 	_ = cmd.Flags().MarkHidden("background")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if ensure {
+			if cmd.Flags().NFlag() > 1 {
+				return cli.Usagef("--ensure starts a server with the settings of the configuration file, and can't be used with other flags")
+			}
+			return a.ensureServer(cmd.Context())
+		}
 		if idle.set {
 			opt.IdleExit = &idle.is
 		}
@@ -117,6 +131,45 @@ func (a *tree) serveCommand() *cobra.Command {
 		return a.Serve(ctx, opt)
 	}
 	return at(cmd, placeHere)
+}
+
+// The credentials of a server.
+const (
+	ofPeer          = "peer"          // the kernel says who asks
+	ofEnvironment   = "environment"   // SANDPIT_KEY
+	ofConfiguration = "configuration" // the configuration file
+)
+
+// ensured says where a server is.
+type ensured struct {
+	Server      string `json:"server"` // as in SANDPIT_SERVER
+	Credentials string `json:"credentials"`
+	Key         string `json:"key,omitempty"` // of the configuration file
+	Namespace   string `json:"namespace,omitempty"`
+}
+
+// ensureServer prints where the server is that commands use, once it answers.
+func (a *tree) ensureServer(ctx context.Context) error {
+	return a.withServer(ctx, false, func(ctx context.Context, s *session) error {
+		if _, err := s.List(ctx, sandpit.ListQuery{Limit: 1}); err != nil { // it is the right one, and the key is valid
+			return err
+		}
+		o := cli.NewOptions(a.Lookup)
+		if err := o.Configure(a.Config()); err != nil {
+			return err
+		}
+		at := ensured{Credentials: ofPeer, Namespace: s.nested}
+		var key string
+		if at.Server, key = o.Server(); at.Server == "" {
+			at.Server = "unix://" + filepath.Join(s.home, "server.sock")
+		}
+		if set, _ := a.Lookup("SANDPIT_KEY"); key != "" && key == set {
+			at.Credentials = ofEnvironment
+		} else if key != "" {
+			at.Credentials, at.Key = ofConfiguration, key
+		}
+		return a.PrintJSON(at)
+	})
 }
 
 // listenFlag adds addresses of a service to a list.
