@@ -86,7 +86,7 @@ type references struct {
 }
 
 func newReferences() *references {
-	return &references{regexp.MustCompile("`(\\.|(?:cmd|internal|sandpittest|bench|client|local|examples)[a-z0-9/]*): ([^`]+)`"), map[string]names{}}
+	return &references{regexp.MustCompile("`(\\.|(?:cmd|internal|sandpittest|bench|client|local|examples|sdk)[a-z0-9/]*): ([^`]+)`"), map[string]names{}}
 }
 
 // check checks that the tests which a text names exist.

@@ -11,7 +11,7 @@ import (
 type document struct{ name, text string }
 
 // named matches such names; "." is the root of the module. internal/archtest checks with the same pattern that each of them exists.
-const named = "`(\\.|(?:cmd|internal|sandpittest|bench|client|local|examples)[a-z0-9/]*): ([^`]+)`"
+const named = "`(\\.|(?:cmd|internal|sandpittest|bench|client|local|examples|sdk)[a-z0-9/]*): ([^`]+)`"
 
 // isSuite reports whether the cases of a folder run in other packages.
 func isSuite(folder string) bool {
