@@ -54,6 +54,11 @@ func tagImage(c *call, in *v1.ImageTag) (v1.TaggedImage, error) {
 	case len(in.Names) == 0 || len(in.Names) > maxTags:
 		return v1.TaggedImage{}, gate.Invalid(fmt.Sprintf("a request must have 1 to %d names", maxTags), "")
 	}
+	for _, n := range in.Names {
+		if strings.HasPrefix(n, sandpit.SavedImages) {
+			return v1.TaggedImage{}, gate.Invalid(fmt.Sprintf("the name %.80q begins with %s", n, sandpit.SavedImages), "write NAME or NAME:TAG")
+		}
+	}
 	digest, err := c.api.opts.Backend.TagImage(c.Ctx, c.Caller, name, in.Names)
 	out := v1.TaggedImage{Digest: digest}
 	for _, n := range in.Names {

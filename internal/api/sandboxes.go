@@ -165,10 +165,18 @@ func pauseSandbox(c *call) (v1.Sandbox, error) {
 	return c.change(func(l sandpit.Lifecycle) error { return l.Pause(c.Ctx) })
 }
 
+// ownLabels begins the labels of images by which Sandpit knows them: see engine.BuildLabel.
+const ownLabels = "dev.sandpit."
+
 func commitSandbox(c *call, in *v1.Commit) (v1.SavedImage, error) {
 	ask, err := in.Sandpit()
 	if err != nil {
 		return v1.SavedImage{}, c.Untouched(err)
+	}
+	for name := range ask.Labels {
+		if strings.HasPrefix(name, ownLabels) {
+			return v1.SavedImage{}, gate.Invalid(fmt.Sprintf("the label %.80q is Sandpit's own", name), "choose a name that does not begin with "+ownLabels)
+		}
 	}
 	sb, err := c.sandbox()
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 )
 
 // ValidHash reports whether s can be the hash of an archive: it names a file.
@@ -24,7 +25,8 @@ func (b *Build) HasArchive(ctx context.Context, hash string) bool {
 	return err == nil
 }
 
-// Store stores an archive in the sandbox of StageID. The build goes on waiting while the archive comes.
+// Store stores an archive in the sandbox of StageID. The build goes on waiting while the archive comes. Once it has
+// begun, it takes none.
 func (b *Build) Store(ctx context.Context, stage engine.Box, hash string, archive io.Reader) error {
 	_, err := stage.Files().Write(ctx, archivePath(hash), upload{archive, b}, sandpit.WriteOptions{})
 	return err
@@ -37,6 +39,9 @@ type upload struct {
 }
 
 func (u upload) Read(p []byte) (int, error) {
+	if u.b.present() != Waiting {
+		return 0, fault.Errorf(sandpit.ErrState, "the build has begun, and takes no more files")
+	}
 	u.b.idle.Reset(maxIdleTime)
 	return u.Reader.Read(p)
 }

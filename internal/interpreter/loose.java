@@ -2,6 +2,7 @@
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.HashMap;
+import jdk.jshell.DeclarationSnippet;
 import jdk.jshell.Diag;
 import jdk.jshell.EvalException;
 import jdk.jshell.JShell;
@@ -65,6 +66,18 @@ class Loose {
                 }
             }
             rest = complete ? part.remaining().stripLeading() : "";
+        }
+        // Names that have not come by now do not exist.
+        shell.snippets().filter(s -> s instanceof DeclarationSnippet && shell.status(s).toString().startsWith("RECOVERABLE")).forEach(s ->
+            shell.unresolvedDependencies((DeclarationSnippet) s).findFirst().ifPresent(name -> fail("line " + lines.get(s.id()) + ": error: cannot find " + name)));
+        for (var others = true; others;) { // as with a method main, threads of the code go on
+            others = false;
+            for (var thread : Thread.getAllStackTraces().keySet()) {
+                if (thread != Thread.currentThread() && !thread.isDaemon() && thread.isAlive()) {
+                    others = true;
+                    thread.join();
+                }
+            }
         }
         System.out.flush();
         System.exit(0);

@@ -212,10 +212,10 @@ def ipython_shell(namespace, perform, find_packages, displays):
                     print("%-12s %s" % (what + ":", found))
                 return found
 
-            text = repr(value) if not callable(value) else ""
             tell("Signature", lambda: "%s%s" % (name, inspect.signature(value)))
             tell("Type", lambda: type(value).__name__)
-            tell("String form", lambda: text if len(text) <= 200 else text[:200] + "...")
+            if not callable(value):
+                tell("String form", lambda: (lambda text: text if len(text) <= 200 else text[:200] + "...")(repr(value)))
             tell("Length", len, value)
             tell("File", lambda: re.match("[^<].*", inspect.getsourcefile(value)).group())
             if not (source and callable(value) and tell("Source", inspect.getsource, value)):
@@ -241,7 +241,7 @@ def ipython_shell(namespace, perform, find_packages, displays):
             for at in range(len(lines)):
                 line = lines[at]
                 logical = not (quote or depth or continued or at < after)
-                asked = logical and help_line.match(line)
+                asked = logical and len(line) < 1000 and help_line.match(line)
                 if asked:
                     indent, before, name, after_it = asked.group(1), asked.group(2), asked.group(3), asked.group(4)
                     if before or after_it:

@@ -37,7 +37,7 @@ func onces() []once {
 		onceOfFile("go", "go", "PATH=$PATH:/usr/local/go/bin\n", "main.go", `[ -n "$GOCACHE$XDG_CACHE_HOME" ] || [ -w "${HOME:-/-}" ] || export GOCACHE=/tmp/.cache/go-build
 go build -o "$d/main" "$d/main.go" && "$d/main" </dev/null`),
 		// 'java' wants a class with a method main. Other code is read as jshell reads it, which itself hides failures.
-		onceOfFile("java", "java", "", "Main.java", `case $(cat "$d/Main.java") in
+		onceOfFile("java", "java", "", "Main.java", `case $(tr -s ' \t\r\n' ' ' <"$d/Main.java") in
 *"void main("*|*"void main ("*) loose= ;;
 *) loose=$(command -v jshell) ;;
 esac

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -262,16 +263,19 @@ func rewrite(r *httputil.ProxyRequest) {
 	if IsSecure(r.In) { // a proxy before the server may provide the TLS
 		out.Header.Set("X-Forwarded-Proto", "https")
 	}
-	for _, name := range addressHeaders() { // the guest must not learn the addresses of callers
-		out.Header.Del(name)
-	}
+	private := addressHeaders() // the guest must not learn the addresses of callers
+	maps.DeleteFunc(out.Header, func(name string, _ []string) bool {
+		// Programs that get headers as variables can't tell the two.
+		return slices.Contains(private, http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-")))
+	})
 }
 
 // addressHeaders are those in which proxies before the server tell the address of the client.
 func addressHeaders() []string {
 	return []string{
-		"X-Forwarded-For", "X-Original-Forwarded-For", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "Client-Ip", "True-Client-Ip", "X-Proxyuser-Ip", "X-Remote-Addr",
+		"Forwarded", "Forwarded-For", "X-Forwarded", "X-Forwarded-For", "X-Forwarded-Client-Cert", "X-Original-Forwarded-For", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "Client-Ip", "True-Client-Ip", "X-Proxyuser-Ip", "X-Remote-Addr",
 		"Cf-Connecting-Ip", "Cf-Connecting-Ipv6", "Cf-Pseudo-Ipv4", "Fastly-Client-Ip", "Fly-Client-Ip", "X-Appengine-User-Ip", "X-Azure-Clientip", "X-Azure-Socketip", "X-Envoy-External-Address",
+		"Cloudfront-Viewer-Address", "Do-Connecting-Ip", "X-Vercel-Forwarded-For", "X-Nf-Client-Connection-Ip", "Wl-Proxy-Client-Ip", "Proxy-Client-Ip",
 	}
 }
 

@@ -139,7 +139,7 @@ func TestE2BPorts(t *testing.T) {
 	for _, proxy := range []string{"X-Forwarded-For", "X-Forwarded-Host", "Forwarded", "Via", "X-Real-IP"} {
 		at(403, "open-ports", own, "/", proxy, "192.0.2.1")
 	}
-	for _, proxy := range []string{"X-Forwarded-For", "Forwarded", "X-Real-IP", "True-Client-IP", "CF-Connecting-IP", "X-Original-Forwarded-For", "X-Envoy-External-Address"} {
+	for _, proxy := range []string{"X-Forwarded-For", "Forwarded", "X-Real-IP", "True-Client-IP", "CF-Connecting-IP", "X-Original-Forwarded-For", "X-Envoy-External-Address", "CloudFront-Viewer-Address", "X_Forwarded_For"} {
 		if answer := at(200, "GET / ", own, "/", "E2b-Traffic-Access-Token", box.TrafficAccessToken, proxy, "192.0.2.1"); strings.Contains(answer, "192.0.2.1") {
 			t.Errorf("the sandbox learns the address of a caller: %s", answer)
 		}

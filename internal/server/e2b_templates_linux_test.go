@@ -200,7 +200,9 @@ func TestE2BTemplates(t *testing.T) {
 		s.e2bCall(t, 401, `{"code":401,`, "PUT", strings.Replace(link.URL, old, other, 1), "x")
 	}
 	s.e2bCall(t, 502, `the sandbox was not found`, "GET", url+"/files?path=archive-aa", "", "X-Access-Token", token)
-	b.start("tokens", waits, `{"type":"COPY","args":["f","/home/user/f"],"filesHash":"aa"}`)
+	// Nor once the build has begun.
+	b.start("tokens", waits, `{"type":"RUN","args":["sleep 2"]},{"type":"COPY","args":["f","/home/user/f"],"filesHash":"aa"}`)
+	s.e2bCall(t, 409, "takes no more files", "PUT", link.URL, "x")
 	b.wait("tokens", waits, "error", "were not uploaded")
 
 	// Hostile archives are refused by the sandbox in which they are unpacked, and the template is not there.

@@ -97,6 +97,11 @@ func TestSavedImagesOfTenants(t *testing.T) {
 			t.Errorf("naming %s: %d %s", ask.image, status, body)
 		}
 	}
+	for path, body := range map[string]string{"images/tag": `{"image":"saved:app","names":["saved:z"]}`, "sandboxes/box/commit": `{"name":"z","labels":{"dev.sandpit.build":"x"}}`} {
+		if status, body, _ := s.get(http.MethodPost, "http://sandpit/v1/"+path, keys["mine"], body); status != http.StatusBadRequest || !strings.Contains(body, `"invalid"`) {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
 	if got := strings.Join(images(keys["mine"]), " "); got != "host saved:app saved:app:2 saved:second" {
 		t.Errorf("with more names, listed are %s", got)
 	}

@@ -80,8 +80,8 @@ func (r *reaper) start() {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, syscall.SIGCHLD)
 	go func() {
-		for range c {
-			r.reap()
+		for r.reap(); ; r.reap() { // at first what has ended before: who has made the guest leaves it a child
+			<-c
 		}
 	}()
 }
@@ -139,7 +139,7 @@ func (r *reaper) spawn(a *spawn.Attr, owner *tree, gone func(killed bool), calle
 // start calls made when there is the helper; it is false if that is not a child of the guest. A command of sudo has an owner,
 // and is killed with it.
 func (r *reaper) begin(owner *tree, start func(made func(pid int) bool) (*spawn.Proc, error), gone func(killed bool), calledOff func() bool) (*spawn.Proc, error) {
-	var helper int // once made, guarded by mu
+	var helper int // once made, guarded by mu; -1: the start is over
 	made := func(pid int) bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -160,7 +160,7 @@ func (r *reaper) begin(owner *tree, start func(made func(pid int) bool) (*spawn.
 	r.mu.Lock()
 	r.starting--
 	delete(r.young, helper)
-	helper = 0
+	helper = -1
 	reaped := false
 	if err == nil {
 		pid := p.Helper()
@@ -192,15 +192,15 @@ func (r *reaper) hurry(helper *int, calledOff func() bool) {
 		off := calledOff()
 		r.mu.Lock()
 		pid := *helper
-		if pid == 0 || !r.young[pid] {
+		if pid != 0 && !r.young[pid] {
 			r.mu.Unlock()
 			return
 		}
-		if !off {
+		if !off && pid != 0 {
 			_ = unix.Kill(pid, unix.SIGCONT)
 		}
 		r.mu.Unlock()
-		if off {
+		if off && pid != 0 {
 			r.abandon(pid)
 		}
 		time.Sleep(startPatience / 10)

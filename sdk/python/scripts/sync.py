@@ -30,6 +30,8 @@ HEAD = "# Made from _async by scripts/sync.py: change that.\n"
 def sync(text: str) -> str:
     """Return the source of the other kind."""
     text = text.replace("AsyncGenerator[httpx.Response, None]", "Generator[httpx.Response, None, None]")
+    text = re.sub(r"Awaitable\[(\w+)\]", r"\1", text)
+    text = text.replace("import AsyncGenerator, AsyncIterator, Awaitable, Callable", "import AsyncGenerator, AsyncIterator, Callable")
     text = re.sub(r"\b(async|await) +", "", text)
     text = re.sub(r"\w+", lambda m: NAMES.get(m[0], m[0]), text)
     return HEAD + re.sub(r"\bAsync(?=[A-Z])", "", text)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pathlib
+import re
+import subprocess
+import sys
 
 import pytest
 
-from sandpit import AsyncClient, AsyncSandbox, Client, UnavailableError
+from sandpit import AsyncClient, AsyncProcess, AsyncSandbox, Client, UnavailableError
 
 from .conftest import Server
 
@@ -117,3 +121,64 @@ def test_a_server_that_is_not_there_is_an_error(tmp_path: pathlib.Path) -> None:
         Client("http://127.0.0.1:1", "sp_x").version()
     with pytest.raises(ConnectionError, match="No such file"):
         Client(f"unix://{tmp_path}/none")
+
+
+async def test_a_call_that_is_cancelled_early_leaves_nothing(running: Server) -> None:
+    async with AsyncClient(f"unix://{running.home}/data/server.sock") as client:
+        before = {i.id for i in await AsyncSandbox.list(client=client)}
+        for k in range(12):
+            task = asyncio.create_task(AsyncSandbox.create(client=client))
+            await asyncio.sleep(0.001 * k)
+            task.cancel()
+            try:
+                await (await task).remove()
+            except asyncio.CancelledError:
+                pass
+        assert {i.id for i in await AsyncSandbox.list(client=client)} <= before
+        async with await AsyncSandbox.create(client=client) as sb:
+            for start in (sb.run, sb.start):
+                for k in range(12):
+                    task = asyncio.create_task(start("sleep 1000"))
+                    await asyncio.sleep(0.0005 * k)
+                    task.cancel()
+                    try:
+                        started = await task
+                        if isinstance(started, AsyncProcess):
+                            await started.kill()
+                    except asyncio.CancelledError:
+                        pass
+            assert [p for p in await sb.processes() if p.result is None] == []
+
+
+async def test_what_a_program_raises_is_not_hidden(running: Server) -> None:
+    with pytest.raises(ValueError, match="mine"), pytest.warns(ResourceWarning, match="the client was closed"):
+        async with AsyncClient(f"unix://{running.home}/data/server.sock") as client:
+            async with await AsyncSandbox.create(life=60, client=client) as sb:
+                await client.aclose()
+                raise ValueError("mine")
+    async with await AsyncSandbox.create(client=AsyncClient(f"unix://{running.home}/data/server.sock")) as sb:
+        await sb.remove()
+        await sb.remove()
+        with pytest.raises(LookupError):
+            await sb.run("true")
+    await client.aclose()
+
+
+async def test_names_that_are_not_utf8_can_be_used(running: Server) -> None:
+    async with AsyncClient(f"unix://{running.home}/data/server.sock") as client:
+        async with await AsyncSandbox.create(client=client) as sb:
+            await sb.run("mkdir /tmp/d; printf x >/tmp/d/$(printf 'a\\377b')", check=True)
+            (only,) = await sb.files.list("/tmp/d")
+            assert only.name == "a\udcffb"
+            assert await sb.files.read(f"/tmp/d/{only.name}") == b"x"
+
+
+def test_the_examples_of_the_readme_run(running: Server) -> None:
+    text = (pathlib.Path(__file__).parent.parent / "README.md").read_text()
+    examples = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(examples) == 2
+    for example in examples:
+        env = {**os.environ, "SANDPIT_SERVER": f"unix://{running.home}/data/server.sock"}
+        done = subprocess.run([sys.executable, "-c", example], env=env, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "hello" in done.stdout

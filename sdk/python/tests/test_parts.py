@@ -9,6 +9,7 @@ import socket
 import pytest
 
 from sandpit import ForbiddenError, InvalidError, RateLimitedError, SandpitError, UnavailableError, _config, _frames
+from sandpit._sync.client import segment
 from sandpit.errors import from_body
 from sandpit.models import Info
 
@@ -73,7 +74,7 @@ def test_keys_go_to_no_plain_http_elsewhere() -> None:
 
 def test_without_a_server_and_a_program_the_error_says_both(tmp_path: pathlib.Path) -> None:
     with pytest.raises(UnavailableError, match=r"no server listens.*not installed"):
-        _config.find(None, None, {"SANDPIT_HOME": str(tmp_path), "PATH": str(tmp_path)})
+        _config.find(None, None, None, {"SANDPIT_HOME": str(tmp_path), "PATH": str(tmp_path)})
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a socket of another user")
@@ -84,3 +85,25 @@ def test_the_socket_of_another_user_is_refused(tmp_path: pathlib.Path) -> None:
         os.chown(path, 4242, 4242)
         with pytest.raises(ForbiddenError, match="another user"):
             _config.parse(f"unix://{path}", "")
+
+
+@pytest.mark.parametrize("id", ["", ".", ".."])
+def test_an_id_does_not_lead_elsewhere(id: str) -> None:
+    with pytest.raises(InvalidError, match="is no name or id"):
+        segment(id)
+
+
+def test_a_key_with_strange_characters_is_not_shown() -> None:
+    assert _config.find("https://a", "sp_key\n").key == "sp_key"
+    with pytest.raises(InvalidError, match="the key has characters") as refused:
+        _config.find("https://a", "sp_k\ney")
+    assert "sp_k" not in str(refused.value)
+
+
+def test_the_servers_answer_is_used(tmp_path: pathlib.Path) -> None:
+    program = tmp_path / "sandpit"
+    program.write_text('#!/bin/sh\necho \'{"server": "https://a:1", "credentials": "environment", "namespace": "docs"}\'\n')
+    program.chmod(0o755)
+    env = {"SANDPIT_HOME": str(tmp_path), "PATH": f"{tmp_path}:/usr/bin:/bin", "SANDPIT_KEY": "sp_key"}
+    found = _config.find(None, None, None, env)
+    assert (found.url, found.key, found.namespace) == ("https://a:1", "sp_key", "docs")

@@ -10,7 +10,7 @@ import socket
 import stat
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from .errors import ForbiddenError, InvalidError, UnavailableError
@@ -26,6 +26,7 @@ class Endpoint:
     socket: str
     url: str
     key: str
+    namespace: str = ""
 
     @property
     def shown(self) -> str:
@@ -33,7 +34,7 @@ class Endpoint:
         return f"unix://{self.socket}" if self.socket else self.url
 
 
-def find(server: str | None, key: str | None, env: Mapping[str, str] | None = None) -> Endpoint:
+def find(server: str | None, key: str | None, namespace: str | None = None, env: Mapping[str, str] | None = None) -> Endpoint:
     """Return the endpoint that the arguments and the environment name.
 
     Without an address that is the socket of this user's server, which is started if the program ``sandpit`` is
@@ -41,13 +42,30 @@ def find(server: str | None, key: str | None, env: Mapping[str, str] | None = No
     """
     env = os.environ if env is None else env
     address = env.get("SANDPIT_SERVER", "") if server is None else server
-    key = env.get("SANDPIT_KEY", "") if key is None else key
+    key = _clean("the key", env.get("SANDPIT_KEY", "") if key is None else key)
+    namespace = _clean("the namespace", env.get("SANDPIT_NAMESPACE", "") if namespace is None else namespace)
     if address and address != "local":
-        return parse(address, key)
+        return replace(parse(address, key), namespace=namespace)
     path = os.path.join(home(env), "server.sock")
-    if not answers(path):
-        return ensure(path, env)
-    return Endpoint(own(path), "http://localhost", "")
+    # A configuration file may name another server.
+    if address == "local" or not configured(env):
+        if answers(path):
+            return Endpoint(own(path), "http://localhost", "", namespace)
+    return ensure(path, key, namespace, {**env, "SANDPIT_SERVER": address})
+
+
+def _clean(what: str, text: str) -> str:
+    """Return what goes into the head of a request."""
+    text = text.strip()
+    if not text.isascii() or not text.isprintable():
+        raise InvalidError(f"{what} has characters that can't be in one")
+    return text
+
+
+def configured(env: Mapping[str, str]) -> bool:
+    """Report whether there is a configuration file."""
+    files = [env.get("SANDPIT_CONFIG") or os.path.join(env.get("XDG_CONFIG_HOME") or os.path.join(env.get("HOME") or "/", ".config"), "sandpit", "config.yaml")]
+    return any(map(os.path.exists, [*files, "/etc/sandpit/config.yaml"]))
 
 
 def parse(address: str, key: str) -> Endpoint:
@@ -129,7 +147,7 @@ def answers(path: str) -> bool:
         s.close()
 
 
-def ensure(path: str, env: Mapping[str, str]) -> Endpoint:
+def ensure(path: str, key: str, namespace: str, env: Mapping[str, str]) -> Endpoint:
     """Start this user's server, or find the one that the configuration names."""
     program = shutil.which("sandpit", path=env.get("PATH"))
     if program is None:
@@ -148,7 +166,8 @@ def ensure(path: str, env: Mapping[str, str]) -> Endpoint:
         raise UnavailableError(f"starting a server with {program}: {said or f'exit code {done.returncode}'}")
     try:
         told = json.loads(done.stdout)
-        address, key = str(told["server"]), str(told.get("key") or "")
+        address, key = str(told["server"]), str(told.get("key") or key)
+        namespace = namespace or str(told.get("namespace") or "")
     except (ValueError, TypeError, KeyError) as err:
-        raise UnavailableError(f"starting a server with {program}: it did not say where: another version?") from err
-    return parse(address, key)
+        raise UnavailableError(f"starting a server with {program}: it did not say where it is: is it of another version?") from err
+    return replace(parse(address, key), namespace=namespace)

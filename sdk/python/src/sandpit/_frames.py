@@ -30,7 +30,7 @@ class Frames:
             kind = buffer[at]
             length = int.from_bytes(buffer[at + 1 : at + 5], "big")
             if length > MAX_FRAME:
-                raise StreamLost(f"the server sent a frame of {length} bytes: it is no server of this kind")
+                raise StreamLost(f"the server sent a frame of {length} bytes: it is not a server of Sandpit")
             if len(buffer) - at - 5 < length:
                 break
             yield kind, bytes(buffer[at + 5 : at + 5 + length])

@@ -7,7 +7,7 @@ import posixpath
 import secrets
 from collections.abc import Mapping
 
-from .errors import InvalidError
+from .errors import InvalidError, SandpitError
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -15,6 +15,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 def save(files: Mapping[str, bytes], directory: str | os.PathLike[str], below: str) -> list[str]:
     """Write files below a directory, which is made if it is missing."""
+    below = posixpath.join("/", below)
     os.makedirs(directory, exist_ok=True)
     top = os.open(directory, _DIRECTORY & ~os.O_NOFOLLOW)
     try:
@@ -24,7 +25,10 @@ def save(files: Mapping[str, bytes], directory: str | os.PathLike[str], below: s
             parts = name.split("/")
             if any(p in ("", ".", "..") or "\0" in p for p in parts):
                 raise InvalidError(f"{path!r} is not below {below!r}: it is not written")
-            _write(top, parts, data)
+            try:
+                _write(top, parts, data)
+            except OSError as err:
+                raise SandpitError(f"{name!r} can't be written below {os.fspath(directory)!r}: {err.strerror}; a link or a file may be in its way") from err
             written.append(name)
         return written
     finally:

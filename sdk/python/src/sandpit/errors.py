@@ -144,11 +144,11 @@ class FileAlreadyExists(SandpitError, FileExistsError):
 
 
 class IsADirectory(SandpitError, IsADirectoryError):
-    """A file is needed, and this is a directory."""
+    """A file is needed, but this is a directory."""
 
 
 class NotADirectory(SandpitError, NotADirectoryError):
-    """A directory is needed, and this is none; or a directory is not empty."""
+    """A directory is needed, but this is something else; or a directory is not empty."""
 
 
 class FilePermissionError(SandpitError, PermissionError):

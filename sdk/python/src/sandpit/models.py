@@ -1,4 +1,4 @@
-"""What a server tells. Each value keeps the JSON that it was read from in ``raw``, with the fields of newer servers."""
+"""What a server answers. Each value keeps the JSON that it was read from in ``raw``, with the fields of newer servers."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def _time(text: Any) -> datetime | None:
 
 
 def text_of(raw: JSON, name: str) -> str:
-    """Return a text that is base64 where it is not UTF-8."""
+    """Return a text that is base64 where it is not UTF-8. Its other bytes are surrogates then, as in os.fsdecode."""
     value = str(raw.get(name) or "")
     if raw.get("encoding") == "base64":
         try:
-            return base64.b64decode(value).decode(errors="replace")
+            return base64.b64decode(value).decode(errors="surrogateescape")
         except binascii.Error:
             return value
     return value
@@ -163,7 +163,7 @@ class Output:
 
 @dataclass(frozen=True)
 class FileInfo:
-    """A file of a sandbox. ``type`` is ``file``, ``dir``, ``link`` or another kind."""
+    """A file of a sandbox. ``type`` is ``file``, ``directory``, ``symlink``, ``pipe`` or another kind."""
 
     name: str
     type: str
@@ -230,6 +230,8 @@ class CodeRun:
     outputs: tuple[CodeOutput, ...]
     error: CodeError | None
     timed_out: bool
+    truncated: bool
+    """Whether output is missing because it was too much."""
     state_lost: str
     """Why the variables of earlier runs are gone; empty: they are there."""
     raw: JSON = field(repr=False, compare=False)
@@ -255,6 +257,7 @@ class CodeRun:
             outputs=tuple(CodeOutput.read(o) for o in outputs),
             error=CodeError(str(error["name"]), str(error["value"]), str(error["traceback"])) if error else None,
             timed_out=bool(raw.get("timed_out")),
+            truncated=bool(raw.get("truncated")),
             state_lost=str(raw.get("state_lost") or ""),
             raw=raw,
         )

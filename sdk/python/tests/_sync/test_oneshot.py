@@ -8,7 +8,7 @@ import pathlib
 
 import pytest
 
-from sandpit import Client, Sandbox, InvalidError, Run, run
+from sandpit import Client, Sandbox, InvalidError, Run, SandpitError, run
 from sandpit.models import Result
 
 from ..conftest import Server
@@ -58,7 +58,7 @@ def test_names_of_a_sandbox_write_nothing_elsewhere(tmp_path: pathlib.Path) -> N
     (out / "f").write_text("mine")
     (to / "name").symlink_to(out / "f")
     os.mkfifo(to / "pipe")
-    with pytest.raises(OSError):
+    with pytest.raises(SandpitError, match="may be in its way"):
         run(__link__f=b"x").save(to)
     with pytest.raises(InvalidError):
         run(UP__out__f=b"x").save(to)

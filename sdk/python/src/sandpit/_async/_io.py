@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -13,6 +14,6 @@ async def pause(seconds: float) -> None:
 
 
 async def undo(what: Callable[[], Awaitable[object]], patience: float) -> None:
-    """Carry something out although the caller was cancelled, and give it up after patience seconds."""
-    with anyio.move_on_after(patience, shield=True):
+    """Carry something out although the caller was cancelled, who learns of nothing else. It is given up after patience seconds."""
+    with anyio.move_on_after(patience, shield=True), contextlib.suppress(Exception):
         await what()

@@ -3,36 +3,48 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, cast
+from urllib.parse import quote, urlencode
 
 import httpx
 
 from .. import _config
 from .._version import __version__
-from ..errors import RateLimitedError, SandpitError, ServerTimeout, StreamLost, UnavailableError, from_body
-from ._io import pause
+from ..errors import ClosedError, InvalidError, RateLimitedError, SandpitError, ServerTimeout, StateError, StreamLost, UnavailableError, from_body
+from ._io import pause, undo
+
+UNDO_PATIENCE = 10.0
+"""Seconds for a server to undo what a cancelled call has begun."""
 
 PATIENCE = 60.0
 """Seconds in which a server must answer, or go on with an answer."""
+
+
+def segment(id: str) -> str:
+    """Return a part of a path that stands for something, such as a sandbox."""
+    if id in ("", ".", ".."):
+        raise InvalidError(f"{id!r} is no name or id")
+    return quote(id, safe="")
 
 
 class AsyncClient:
     """A connection to a server, for any number of sandboxes and tasks at once.
 
     ``server`` is ``https://HOST:PORT`` or ``unix:///PATH``; by default that of SANDPIT_SERVER, or this user's own
-    server. ``key`` is by default that of SANDPIT_KEY. ``namespace`` is one inside the key's own. ``verify`` is
+    server. ``key`` is by default that of SANDPIT_KEY. ``namespace`` is one inside the key's own, by default that of
+    SANDPIT_NAMESPACE. ``verify`` is
     what httpx takes: an SSL context with the certificates to trust.
     """
 
-    def __init__(self, server: str | None = None, key: str | None = None, *, namespace: str = "", verify: Any = True) -> None:
-        self.endpoint = _config.find(server, key)
+    def __init__(self, server: str | None = None, key: str | None = None, *, namespace: str | None = None, verify: Any = True) -> None:
+        self.endpoint = _config.find(server, key, namespace)
         headers = {"User-Agent": f"sandpit-python/{__version__}"}
         if self.endpoint.key:
             headers["Authorization"] = f"Bearer {self.endpoint.key}"
-        if namespace:
-            headers["X-Sandpit-Namespace"] = namespace
+        if self.endpoint.namespace:
+            headers["X-Sandpit-Namespace"] = self.endpoint.namespace
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
         transport = None
         if self.endpoint.socket:
@@ -81,9 +93,12 @@ class AsyncClient:
         It is made once more after a 429, and after a connection that was lost without an answer if that changes nothing
         twice: a read, a removal, or one with an Idempotency-Key.
         """
-        query = {k: v for k, v in (params or {}).items() if v is not None and v is not False}
-        query = {k: "true" if v is True else v for k, v in query.items()}
-        request = self._http.build_request(method, path, json=json, content=content, params=query, headers=headers)
+        if self._http.is_closed:
+            raise ClosedError("the client was closed", hint="make another one")
+        query = {k: "true" if v is True else v for k, v in (params or {}).items() if v is not None and v is not False}
+        if query:  # paths are bytes: what is not UTF-8 is in surrogates, as in os.fsdecode
+            path += "?" + urlencode(query, doseq=True, quote_via=quote, errors="surrogateescape")
+        request = self._http.build_request(method, path, json=json, content=content, headers=headers)
         if timeout is not None:
             request.extensions["timeout"] = httpx.Timeout(timeout, connect=10.0).as_dict()
         again = content is None or isinstance(content, bytes)
@@ -135,10 +150,43 @@ class AsyncClient:
         headers: Mapping[str, str] | None = None,
         once: bool = False,
         timeout: float | None = None,
+        cancelled: Callable[[Any], Awaitable[object]] | None = None,
     ) -> Any:
-        """Make a request, and return the JSON of its answer. With once it can be repeated safely, and has a key for that."""
+        """Make a request, and return the JSON of its answer. With once it can be repeated safely, and has a key for that.
+
+        If the call is cancelled, ``cancelled`` gets the answer that the server has made, to undo it.
+        """
         if once:
             headers = {**(headers or {}), "Idempotency-Key": str(uuid.uuid4())}
+        try:
+            return await self._answer(method, path, json, content, params, headers, timeout)
+        except BaseException as err:
+            if cancelled is None or isinstance(err, Exception):
+                raise
+
+            async def take_back() -> None:
+                while True:
+                    try:
+                        made = await self._answer(method, path, json, content, params, headers, UNDO_PATIENCE)
+                    except StateError:  # the first request is in progress
+                        await pause(0.05)
+                        continue
+                    await cancelled(made)
+                    return
+
+            await undo(take_back, UNDO_PATIENCE)
+            raise
+
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        json: Any,
+        content: Any,
+        params: Mapping[str, Any] | None,
+        headers: Mapping[str, str] | None,
+        timeout: float | None,
+    ) -> Any:
         async with self.stream(method, path, json=json, content=content, params=params, headers=headers, timeout=timeout) as answer:
             try:
                 await answer.aread()

@@ -54,10 +54,10 @@ async def async_run(
     client = client or AsyncClient()
     try:
         async with await AsyncSandbox.create(client=client, **create) as sb:
-            collect = list(collect)
-            where = dir or str(create.get("workdir") or "")
-            if not where and not all(map(posixpath.isabs, [*collect, *(files or {})])):
-                where = (await sb.run("pwd", check=True)).stdout.rstrip("\n")
+            collect = [collect] if isinstance(collect, str) else list(collect)
+            where = posixpath.join(str(create.get("workdir") or ""), dir or "")
+            if not posixpath.isabs(where) and not all(map(posixpath.isabs, [*collect, *(files or {})])):
+                where = posixpath.join((await sb.run("pwd", check=True)).stdout.rstrip("\n"), where)
             for path, data in (files or {}).items():
                 await sb.files.write(posixpath.join(where, path), data, user=user)
             result = await sb.run(cmd, input=input, env=env, dir=dir, user=user, timeout=timeout)
@@ -73,7 +73,7 @@ async def async_run(
                         if f.type == "directory":
                             continue
                         matched = True
-                        path = posixpath.join(top, f.name)
+                        path = posixpath.normpath(posixpath.join(top, f.name))
                         if path in found or path in omitted:
                             continue
                         if f.type != "file":

@@ -7,7 +7,6 @@ import signal as signals
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
-from urllib.parse import quote
 
 import httpx
 
@@ -15,7 +14,7 @@ from .. import _frames
 from ..errors import NotFoundError, SandpitError, ServerTimeout, StreamLost, UnavailableError, from_body
 from ..models import Output, ProcessInfo, Result
 from ._io import pause
-from .client import AsyncClient
+from .client import AsyncClient, segment
 
 RETRIES = 4
 """How often a lost stream is opened again without anything new."""
@@ -116,7 +115,7 @@ class AsyncProcess:
 
     def __init__(self, client: AsyncClient, sandbox: str, info: ProcessInfo) -> None:
         self._client = client
-        self._path = f"{sandbox}/processes/{quote(info.id, safe='')}"
+        self._path = f"{sandbox}/processes/{segment(info.id)}"
         self.info = info
         """As it was when this value was made. See refresh."""
 
@@ -188,7 +187,7 @@ class AsyncProcess:
         await self._post("resize", json={"rows": rows, "cols": cols})
 
     async def kill(self) -> None:
-        """Kill it, with everything that it has started. One that has ended is no error."""
+        """Kill it, with everything that it has started. It is not an error if it has ended."""
         try:
             await self._client.call("DELETE", self._path)
         except NotFoundError:

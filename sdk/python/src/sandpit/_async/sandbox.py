@@ -5,20 +5,17 @@ from __future__ import annotations
 import builtins
 import json
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 from .. import _frames
-from ..errors import CommandFailed, CommandTimedOut, NotFoundError, StreamLost
+from ..errors import CommandFailed, CommandTimedOut, InvalidError, NotFoundError, SandpitError, StreamLost
 from ..models import CodeContext, CodeRun, Info, LogEntry, Output, ProcessInfo, Result
-from ._io import undo
-from .client import AsyncClient
+from ._io import pause, undo
+from .client import UNDO_PATIENCE, AsyncClient, segment
 from .files import AsyncFiles
 from .process import AsyncProcess, Stream
-
-UNDO_PATIENCE = 10.0
-"""Seconds for a server to kill what a cancelled call has started."""
 
 Env = Mapping[str, str]
 
@@ -27,7 +24,14 @@ def _spec(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
+def _all(texts: str | Iterable[str]) -> builtins.list[str]:
+    """Return one text or several as a list."""
+    return [texts] if isinstance(texts, str) else [*texts]
+
+
 def _command(cmd: str | Sequence[str], **fields: Any) -> dict[str, Any]:
+    if isinstance(cmd, (bytes, bytearray, memoryview)):
+        raise InvalidError("a command is a text, or a sequence of texts; not bytes")
     what: dict[str, Any] = {"script": cmd} if isinstance(cmd, str) else {"argv": list(cmd)}
     return {**what, **_spec(**fields)}
 
@@ -49,7 +53,8 @@ class AsyncSandbox:
     def __init__(self, client: AsyncClient, info: Info, *, owns_client: bool = False) -> None:
         self._client = client
         self._owns = owns_client
-        self._path = f"/v1/sandboxes/{quote(info.id, safe='')}"
+        self._removed = False
+        self._path = f"/v1/sandboxes/{segment(info.id)}"
         self.info = info
         """As it was when this value was made. See refresh."""
         self.files = AsyncFiles(client, f"{self._path}/files")
@@ -81,7 +86,7 @@ class AsyncSandbox:
         reached, such as ``pypi.org:443``, or the egress of the API; nothing is reached by default. ``secrets`` names stored
         secrets. ``spec`` has further fields of the API's Spec. Without a client, one is made and closed with the sandbox.
         """
-        rules = egress if egress is None or isinstance(egress, Mapping) else {"allow": list(egress)}
+        rules = egress if egress is None or isinstance(egress, Mapping) else {"allow": _all(egress)}
         body = _spec(
             image=image,
             name=name,
@@ -98,20 +103,15 @@ class AsyncSandbox:
         body.update(spec or {})
         own = client is None
         client = client or AsyncClient()
-        # With this key a repeated request finds what a cancelled one has made.
-        headers = {"Idempotency-Key": str(uuid.uuid4())}
+
+        async def remove(made: Any) -> None:
+            await client.call("DELETE", f"/v1/sandboxes/{segment(made['id'])}", timeout=UNDO_PATIENCE)
+
         try:
-            return cls(client, Info.read(await client.call("POST", "/v1/sandboxes", json=body, headers=headers)), owns_client=own)
-        except BaseException as err:
-            if not isinstance(err, Exception):
-
-                async def remove() -> None:
-                    made = await client.call("POST", "/v1/sandboxes", json=body, headers=headers, timeout=UNDO_PATIENCE)
-                    await client.call("DELETE", f"/v1/sandboxes/{made['id']}", timeout=UNDO_PATIENCE)
-
-                await undo(remove, UNDO_PATIENCE)
+            return cls(client, Info.read(await client.call("POST", "/v1/sandboxes", json=body, once=True, cancelled=remove)), owns_client=own)
+        except BaseException:
             if own:
-                await client.aclose()
+                await undo(client.aclose, UNDO_PATIENCE)
             raise
 
     @classmethod
@@ -120,7 +120,7 @@ class AsyncSandbox:
         own = client is None
         client = client or AsyncClient()
         try:
-            return cls(client, Info.read(await client.call("GET", f"/v1/sandboxes/{quote(name, safe='')}")), owns_client=own)
+            return cls(client, Info.read(await client.call("GET", f"/v1/sandboxes/{segment(name)}")), owns_client=own)
         except BaseException:
             if own:
                 await client.aclose()
@@ -135,11 +135,11 @@ class AsyncSandbox:
         client: AsyncClient | None = None,
     ) -> builtins.list[Info]:
         """Return the sandboxes of the caller that have all these labels and one of these states, the oldest first."""
-        chosen = [f"{k}={v}" for k, v in labels.items()] if isinstance(labels, Mapping) else list(labels or [])
+        chosen = [f"{k}={v}" for k, v in labels.items()] if isinstance(labels, Mapping) else _all(labels or [])
         own = client is None
         client = client or AsyncClient()
         try:
-            params = {"label": chosen or None, "state": list(states or []) or None}
+            params = {"label": chosen or None, "state": _all(states or []) or None}
             return [Info.read(s) async for s in client.pages("/v1/sandboxes", "sandboxes", params)]
         finally:
             if own:
@@ -151,8 +151,16 @@ class AsyncSandbox:
     async def __aenter__(self) -> AsyncSandbox:
         return self
 
-    async def __aexit__(self, *exc: object) -> None:
-        await undo(self.remove, 60.0)
+    async def __aexit__(self, kind: object, error: BaseException | None, *trace: object) -> None:
+        if isinstance(error, Exception):
+            try:
+                await self.remove()
+            except SandpitError as err:  # which must not hide the other one
+                warnings.warn(f"removing sandbox {self.id}: {err}", ResourceWarning, stacklevel=2)
+        elif error is not None:
+            await undo(self.remove, UNDO_PATIENCE)
+        else:
+            await self.remove()
 
     @property
     def id(self) -> str:
@@ -165,11 +173,14 @@ class AsyncSandbox:
         return self.info
 
     async def remove(self) -> None:
-        """Remove it with everything in it. One that is gone already is no error."""
+        """Remove it with everything in it. It is not an error if it is gone already."""
+        if self._removed:
+            return
         try:
             await self._client.call("DELETE", self._path)
+            self._removed = True
         except NotFoundError:
-            pass
+            self._removed = True
         finally:
             if self._owns:
                 await self._client.aclose()
@@ -197,7 +208,9 @@ class AsyncSandbox:
         124, and the output so far. With ``check`` a failure raises CommandFailed, a timeout CommandTimedOut, which is a
         TimeoutError. ``on_output`` gets the output as it comes. If the call is cancelled, the command is killed.
         """
-        body = _command(cmd, env=None if env is None else dict(env), dir=dir, user=user, timeout=timeout)
+        # By its tag the process is found if the call is cancelled before the server has answered.
+        tag = f"run-{uuid.uuid4().hex}"
+        body = _command(cmd, env=None if env is None else dict(env), dir=dir, user=user, timeout=timeout, tag=tag)
         headers = {"Accept": _frames.STREAM_TYPE, "Idempotency-Key": str(uuid.uuid4())}
         request: dict[str, Any] = {"json": body}
         if input is not None:
@@ -214,9 +227,20 @@ class AsyncSandbox:
                     (out if output.stream == "stdout" else err).extend(output.data)
                 if on_output is not None:
                     on_output(output)
-        except BaseException:
+        except BaseException as failed:
             if stream.process is not None and stream.result is None:
                 await undo(AsyncProcess(self._client, self._path, stream.process).kill, UNDO_PATIENCE)
+            elif not isinstance(failed, Exception) and stream.process is None:
+
+                async def find_and_kill() -> None:
+                    for delay in (0.0, 0.1, 0.3, 0.6):  # the request may still be on its way
+                        await pause(delay)
+                        for p in await self.processes():
+                            if p.tag == tag:
+                                await AsyncProcess(self._client, self._path, p).kill()
+                                return
+
+                await undo(find_and_kill, UNDO_PATIENCE)
             raise
         if stream.result is None:
             raise StreamLost("the stream of the command has ended without its result")
@@ -251,11 +275,16 @@ class AsyncSandbox:
             stdin=stdin or None,
             terminal=None if terminal is None else {"rows": terminal[0], "cols": terminal[1]},
         )
-        return AsyncProcess(self._client, self._path, ProcessInfo.read(await self._client.call("POST", f"{self._path}/processes", json=body, once=True)))
+
+        async def kill(made: Any) -> None:
+            await AsyncProcess(self._client, self._path, ProcessInfo.read(made)).kill()
+
+        made = await self._client.call("POST", f"{self._path}/processes", json=body, once=True, cancelled=kill)
+        return AsyncProcess(self._client, self._path, ProcessInfo.read(made))
 
     async def process(self, id: str) -> AsyncProcess:
         """Return a process that was started earlier, by its id or pid."""
-        return AsyncProcess(self._client, self._path, ProcessInfo.read(await self._client.call("GET", f"{self._path}/processes/{quote(id, safe='')}")))
+        return AsyncProcess(self._client, self._path, ProcessInfo.read(await self._client.call("GET", f"{self._path}/processes/{segment(id)}")))
 
     async def processes(self) -> builtins.list[ProcessInfo]:
         """Return the processes, also those that have ended lately, the oldest first."""
@@ -293,7 +322,7 @@ class AsyncSandbox:
     async def remove_context(self, context: CodeContext | str) -> None:
         """Remove a context, and kill what runs in it."""
         id = context.id if isinstance(context, CodeContext) else context
-        await self._client.call("DELETE", f"{self._path}/contexts/{quote(id, safe='')}")
+        await self._client.call("DELETE", f"{self._path}/contexts/{segment(id)}")
 
     async def pause(self) -> Info:
         """Freeze all processes. A request to the sandbox, or resume, makes them go on."""
@@ -307,7 +336,7 @@ class AsyncSandbox:
         """End all processes, and keep the files. grace is how many seconds they have after SIGTERM."""
         return await self._change("stop", _spec(grace=grace))
 
-    async def start_again(self) -> Info:
+    async def restart(self) -> Info:
         """Start a sandbox that was stopped."""
         return await self._change("start")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ def pause(seconds: float) -> None:
 
 
 def undo(what: Callable[[], object], patience: float) -> None:
-    """Carry something out although the caller was interrupted. Its requests have bounds of their own."""
+    """Carry something out although the caller was interrupted, who learns of nothing else. Its requests have bounds of their own."""
     del patience
-    what()
+    with contextlib.suppress(Exception):
+        what()

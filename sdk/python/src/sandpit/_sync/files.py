@@ -49,7 +49,7 @@ class Files:
     def write(
         self,
         path: str,
-        data: bytes | str | Iterator[bytes],
+        data: bytes | bytearray | memoryview | str | Iterator[bytes],
         *,
         mode: int | None = None,
         parents: bool = True,
@@ -58,6 +58,8 @@ class Files:
     ) -> int:
         """Write a file, and return how many bytes that were. With parents, missing directories are made."""
         content: Any = data.encode() if isinstance(data, str) else data
+        if isinstance(data, (bytearray, memoryview)):
+            content = bytes(data)
         params = {"path": path, "mode": None if mode is None else f"{mode:o}", "parents": parents, "append": append, "user": user}
         told = self._client.call("PUT", self._path, content=content, params=params, headers={"Content-Type": "application/octet-stream"})
         return int(told["bytes"])

@@ -8,7 +8,6 @@ import signal as signals
 import time
 from collections.abc import Iterator, Callable
 from typing import Any
-from urllib.parse import quote
 
 import httpx
 
@@ -16,7 +15,7 @@ from .. import _frames
 from ..errors import NotFoundError, SandpitError, ServerTimeout, StreamLost, UnavailableError, from_body
 from ..models import Output, ProcessInfo, Result
 from ._io import pause
-from .client import Client
+from .client import Client, segment
 
 RETRIES = 4
 """How often a lost stream is opened again without anything new."""
@@ -117,7 +116,7 @@ class Process:
 
     def __init__(self, client: Client, sandbox: str, info: ProcessInfo) -> None:
         self._client = client
-        self._path = f"{sandbox}/processes/{quote(info.id, safe='')}"
+        self._path = f"{sandbox}/processes/{segment(info.id)}"
         self.info = info
         """As it was when this value was made. See refresh."""
 
@@ -189,7 +188,7 @@ class Process:
         self._post("resize", json={"rows": rows, "cols": cols})
 
     def kill(self) -> None:
-        """Kill it, with everything that it has started. One that has ended is no error."""
+        """Kill it, with everything that it has started. It is not an error if it has ended."""
         try:
             self._client.call("DELETE", self._path)
         except NotFoundError:

@@ -6,20 +6,17 @@ from __future__ import annotations
 import builtins
 import json
 import uuid
-from collections.abc import Iterator, Callable, Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Callable, Iterable, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 from .. import _frames
-from ..errors import CommandFailed, CommandTimedOut, NotFoundError, StreamLost
+from ..errors import CommandFailed, CommandTimedOut, InvalidError, NotFoundError, SandpitError, StreamLost
 from ..models import CodeContext, CodeRun, Info, LogEntry, Output, ProcessInfo, Result
-from ._io import undo
-from .client import Client
+from ._io import pause, undo
+from .client import UNDO_PATIENCE, Client, segment
 from .files import Files
 from .process import Process, Stream
-
-UNDO_PATIENCE = 10.0
-"""Seconds for a server to kill what a cancelled call has started."""
 
 Env = Mapping[str, str]
 
@@ -28,7 +25,14 @@ def _spec(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
+def _all(texts: str | Iterable[str]) -> builtins.list[str]:
+    """Return one text or several as a list."""
+    return [texts] if isinstance(texts, str) else [*texts]
+
+
 def _command(cmd: str | Sequence[str], **fields: Any) -> dict[str, Any]:
+    if isinstance(cmd, (bytes, bytearray, memoryview)):
+        raise InvalidError("a command is a text, or a sequence of texts; not bytes")
     what: dict[str, Any] = {"script": cmd} if isinstance(cmd, str) else {"argv": list(cmd)}
     return {**what, **_spec(**fields)}
 
@@ -50,7 +54,8 @@ class Sandbox:
     def __init__(self, client: Client, info: Info, *, owns_client: bool = False) -> None:
         self._client = client
         self._owns = owns_client
-        self._path = f"/v1/sandboxes/{quote(info.id, safe='')}"
+        self._removed = False
+        self._path = f"/v1/sandboxes/{segment(info.id)}"
         self.info = info
         """As it was when this value was made. See refresh."""
         self.files = Files(client, f"{self._path}/files")
@@ -82,7 +87,7 @@ class Sandbox:
         reached, such as ``pypi.org:443``, or the egress of the API; nothing is reached by default. ``secrets`` names stored
         secrets. ``spec`` has further fields of the API's Spec. Without a client, one is made and closed with the sandbox.
         """
-        rules = egress if egress is None or isinstance(egress, Mapping) else {"allow": list(egress)}
+        rules = egress if egress is None or isinstance(egress, Mapping) else {"allow": _all(egress)}
         body = _spec(
             image=image,
             name=name,
@@ -99,20 +104,15 @@ class Sandbox:
         body.update(spec or {})
         own = client is None
         client = client or Client()
-        # With this key a repeated request finds what a cancelled one has made.
-        headers = {"Idempotency-Key": str(uuid.uuid4())}
+
+        def remove(made: Any) -> None:
+            client.call("DELETE", f"/v1/sandboxes/{segment(made['id'])}", timeout=UNDO_PATIENCE)
+
         try:
-            return cls(client, Info.read(client.call("POST", "/v1/sandboxes", json=body, headers=headers)), owns_client=own)
-        except BaseException as err:
-            if not isinstance(err, Exception):
-
-                def remove() -> None:
-                    made = client.call("POST", "/v1/sandboxes", json=body, headers=headers, timeout=UNDO_PATIENCE)
-                    client.call("DELETE", f"/v1/sandboxes/{made['id']}", timeout=UNDO_PATIENCE)
-
-                undo(remove, UNDO_PATIENCE)
+            return cls(client, Info.read(client.call("POST", "/v1/sandboxes", json=body, once=True, cancelled=remove)), owns_client=own)
+        except BaseException:
             if own:
-                client.close()
+                undo(client.close, UNDO_PATIENCE)
             raise
 
     @classmethod
@@ -121,7 +121,7 @@ class Sandbox:
         own = client is None
         client = client or Client()
         try:
-            return cls(client, Info.read(client.call("GET", f"/v1/sandboxes/{quote(name, safe='')}")), owns_client=own)
+            return cls(client, Info.read(client.call("GET", f"/v1/sandboxes/{segment(name)}")), owns_client=own)
         except BaseException:
             if own:
                 client.close()
@@ -136,11 +136,11 @@ class Sandbox:
         client: Client | None = None,
     ) -> builtins.list[Info]:
         """Return the sandboxes of the caller that have all these labels and one of these states, the oldest first."""
-        chosen = [f"{k}={v}" for k, v in labels.items()] if isinstance(labels, Mapping) else list(labels or [])
+        chosen = [f"{k}={v}" for k, v in labels.items()] if isinstance(labels, Mapping) else _all(labels or [])
         own = client is None
         client = client or Client()
         try:
-            params = {"label": chosen or None, "state": list(states or []) or None}
+            params = {"label": chosen or None, "state": _all(states or []) or None}
             return [Info.read(s) for s in client.pages("/v1/sandboxes", "sandboxes", params)]
         finally:
             if own:
@@ -152,8 +152,16 @@ class Sandbox:
     def __enter__(self) -> Sandbox:
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        undo(self.remove, 60.0)
+    def __exit__(self, kind: object, error: BaseException | None, *trace: object) -> None:
+        if isinstance(error, Exception):
+            try:
+                self.remove()
+            except SandpitError as err:  # which must not hide the other one
+                warnings.warn(f"removing sandbox {self.id}: {err}", ResourceWarning, stacklevel=2)
+        elif error is not None:
+            undo(self.remove, UNDO_PATIENCE)
+        else:
+            self.remove()
 
     @property
     def id(self) -> str:
@@ -166,11 +174,14 @@ class Sandbox:
         return self.info
 
     def remove(self) -> None:
-        """Remove it with everything in it. One that is gone already is no error."""
+        """Remove it with everything in it. It is not an error if it is gone already."""
+        if self._removed:
+            return
         try:
             self._client.call("DELETE", self._path)
+            self._removed = True
         except NotFoundError:
-            pass
+            self._removed = True
         finally:
             if self._owns:
                 self._client.close()
@@ -198,7 +209,9 @@ class Sandbox:
         124, and the output so far. With ``check`` a failure raises CommandFailed, a timeout CommandTimedOut, which is a
         TimeoutError. ``on_output`` gets the output as it comes. If the call is cancelled, the command is killed.
         """
-        body = _command(cmd, env=None if env is None else dict(env), dir=dir, user=user, timeout=timeout)
+        # By its tag the process is found if the call is cancelled before the server has answered.
+        tag = f"run-{uuid.uuid4().hex}"
+        body = _command(cmd, env=None if env is None else dict(env), dir=dir, user=user, timeout=timeout, tag=tag)
         headers = {"Accept": _frames.STREAM_TYPE, "Idempotency-Key": str(uuid.uuid4())}
         request: dict[str, Any] = {"json": body}
         if input is not None:
@@ -215,9 +228,20 @@ class Sandbox:
                     (out if output.stream == "stdout" else err).extend(output.data)
                 if on_output is not None:
                     on_output(output)
-        except BaseException:
+        except BaseException as failed:
             if stream.process is not None and stream.result is None:
                 undo(Process(self._client, self._path, stream.process).kill, UNDO_PATIENCE)
+            elif not isinstance(failed, Exception) and stream.process is None:
+
+                def find_and_kill() -> None:
+                    for delay in (0.0, 0.1, 0.3, 0.6):  # the request may still be on its way
+                        pause(delay)
+                        for p in self.processes():
+                            if p.tag == tag:
+                                Process(self._client, self._path, p).kill()
+                                return
+
+                undo(find_and_kill, UNDO_PATIENCE)
             raise
         if stream.result is None:
             raise StreamLost("the stream of the command has ended without its result")
@@ -252,11 +276,16 @@ class Sandbox:
             stdin=stdin or None,
             terminal=None if terminal is None else {"rows": terminal[0], "cols": terminal[1]},
         )
-        return Process(self._client, self._path, ProcessInfo.read(self._client.call("POST", f"{self._path}/processes", json=body, once=True)))
+
+        def kill(made: Any) -> None:
+            Process(self._client, self._path, ProcessInfo.read(made)).kill()
+
+        made = self._client.call("POST", f"{self._path}/processes", json=body, once=True, cancelled=kill)
+        return Process(self._client, self._path, ProcessInfo.read(made))
 
     def process(self, id: str) -> Process:
         """Return a process that was started earlier, by its id or pid."""
-        return Process(self._client, self._path, ProcessInfo.read(self._client.call("GET", f"{self._path}/processes/{quote(id, safe='')}")))
+        return Process(self._client, self._path, ProcessInfo.read(self._client.call("GET", f"{self._path}/processes/{segment(id)}")))
 
     def processes(self) -> builtins.list[ProcessInfo]:
         """Return the processes, also those that have ended lately, the oldest first."""
@@ -294,7 +323,7 @@ class Sandbox:
     def remove_context(self, context: CodeContext | str) -> None:
         """Remove a context, and kill what runs in it."""
         id = context.id if isinstance(context, CodeContext) else context
-        self._client.call("DELETE", f"{self._path}/contexts/{quote(id, safe='')}")
+        self._client.call("DELETE", f"{self._path}/contexts/{segment(id)}")
 
     def pause(self) -> Info:
         """Freeze all processes. A request to the sandbox, or resume, makes them go on."""
@@ -308,7 +337,7 @@ class Sandbox:
         """End all processes, and keep the files. grace is how many seconds they have after SIGTERM."""
         return self._change("stop", _spec(grace=grace))
 
-    def start_again(self) -> Info:
+    def restart(self) -> Info:
         """Start a sandbox that was stopped."""
         return self._change("start")
 
