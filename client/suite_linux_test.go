@@ -23,13 +23,13 @@ func TestClient(t *testing.T) {
 	t.Run("unix", func(t *testing.T) {
 		s := serve(t)
 		sandpittest.Suite(t, func(t *testing.T) sandpit.Client { return s.overUnix(t) },
-			sandpittest.Options{Nested: nested(s.unixOptions()), Local: true, Features: features, Shared: true, Previews: s.address.Host})
+			sandpittest.Options{Nested: nested(s.unixOptions()), Local: true, Features: features, Shared: true, Previews: s.address.Host, Except: sandpittest.Languages()})
 	})
 	t.Run("tls", func(t *testing.T) {
 		s := serve(t)
 		sandpittest.Suite(t, func(t *testing.T) sandpit.Client { return s.overTLS(t) }, sandpittest.Options{
 			Nested: nested(s.tlsOptions()), Features: features, Shared: true, Previews: s.address.Host, // the policy of keys allows nothing of the machine
-			Except: []string{"JavaScript", "Bash", "R"}, // the requests for which are those of Code
+			Except: sandpittest.Languages(), // the requests for which are those of Code
 		})
 	})
 }

@@ -113,7 +113,7 @@ func testForkBomb(t *testing.T, e *env) {
 		return err == nil && out.Success()
 	})
 	// Another one, and away with it while it runs.
-	start(t, sb, sandpit.Command{Script: `f() { f | f & }; f; while :; do f; done`})
+	start(t, sb, sandpit.Command{Script: `for i in 1 2 3 4 5 6 7 8; do sleep 86601 & done; (f() { f | f & }; f; while :; do f; done) & exec sleep 86601`})
 	eventually(t, "it is many processes", func() bool { m, err := sb.Metrics(t.Context()); return err == nil && m.Pids >= 10 })
 	before := time.Now()
 	if err := sb.Remove(t.Context()); err != nil {

@@ -63,6 +63,10 @@ type Options struct {
 	Skip map[string]string
 }
 
+// Languages are the groups of languages beside Python. What runs code in them is the same for every client whose sandboxes
+// have processes and sockets, so one run of them is enough.
+func Languages() []string { return []string{"JavaScript", "Bash", "R"} }
+
 // Features maps names such as "memory", "pause" and "users" to whether a driver can
 // enforce or do that.
 type Features = feature.Set

@@ -3,9 +3,11 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"math"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"

@@ -103,6 +103,7 @@ func Suite(t *testing.T, f Factory) {
 func Client(t *testing.T, f Factory) {
 	opt := f.ClientOptions
 	opt.Features = f.New(t).Probe(t.Context()).Features
+	opt.Except = sandpittest.Languages()
 	sandpittest.Suite(t, func(t *testing.T) sandpit.Client {
 		f.watch(t)
 		return f.Client(t)
