@@ -123,7 +123,7 @@ func TestServeBesideACommand(t *testing.T) {
 			if line, err := lines.ReadString('\n'); line != "ready\n" {
 				t.Fatalf("it says %q, %v", line, err)
 			}
-			refuses(t, home, fmt.Sprintf("the server that a command started, process %d, has requests in progress\nhint: wait until commands such as 'sandpit exec' have ended, or break them off with 'kill %[1]d'; then run this again (sandboxes keep running)\n", background))
+			refuses(t, home, fmt.Sprintf("taking the place of the server that a command started, process %d: it has requests in progress\nhint: wait until commands such as 'sandpit exec' have ended, or cancel them with 'kill %[1]d'; then run this again (sandboxes keep running)\n", background))
 			if _, err := stdin.Write([]byte("done\n")); err != nil {
 				t.Error(err)
 			}

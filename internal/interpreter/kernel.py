@@ -324,7 +324,8 @@ def kernel(setup):
         if state["shell"] is None:
             scope = {}
             exec(compile(setup["magics"], "<magics>", "exec"), scope)  # only now: it takes milliseconds
-            state["shell"] = builtins.__sandpit_ipython__ = scope["ipython_shell"](namespace, perform, find_packages, ipython_names)
+            state["shell"] = scope["ipython_shell"](namespace, perform, find_packages, ipython_names)
+        builtins.__sandpit_ipython__ = state["shell"]  # which the code may have removed
         return state["shell"]
 
     builtins.get_ipython = shell

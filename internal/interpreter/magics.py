@@ -230,7 +230,7 @@ def ipython_shell(namespace, perform, find_packages, displays):
             def call(method, *args):
                 return "__sandpit_ipython__.%s(%s)" % (method, ", ".join(map(ascii, args)))
 
-            lines, at = source.split("\n"), 0
+            lines, at = source.replace("\r\n", "\n").split("\n"), 0
             while not lines[at].strip() and at + 1 < len(lines):
                 at += 1
             if lines[at].startswith("%%"):

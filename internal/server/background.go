@@ -150,9 +150,9 @@ func (p *predecessor) leaves(holder int) bool {
 }
 
 // stays returns the error that the one that was asked has requests in progress.
-func (p *predecessor) stays(dir string) error {
-	return sandpit.WithHint(fault.Errorf(state.ErrInUse, "opening the state in %s: the server that a command started, process %d, has requests in progress", dir, p.pid),
-		fmt.Sprintf("wait until commands such as 'sandpit exec' have ended, or break them off with 'kill %d'; then run this again (sandboxes keep running)", p.pid))
+func (p *predecessor) stays() error {
+	return sandpit.WithHint(fault.Errorf(state.ErrInUse, "taking the place of the server that a command started, process %d: it has requests in progress", p.pid),
+		fmt.Sprintf("wait until commands such as 'sandpit exec' have ended, or cancel them with 'kill %d'; then run this again (sandboxes keep running)", p.pid))
 }
 
 // late reports whether the one that was asked has had the time to leave.

@@ -266,7 +266,7 @@ func (s *server) openState(ctx context.Context) (err error) {
 		if s.opt.Background || asked.late() {
 			switch answers, _ := background.Answers(ctx); {
 			case answers && !s.opt.Background:
-				return asked.stays(dir)
+				return asked.stays()
 			case answers:
 				return err // it was about to begin
 			}

@@ -81,6 +81,13 @@ key is that of this program, SANDPIT_KEY, also if it is for this user's own serv
 		a.PrintsKey = !newKey
 		// One that this command started would have no address for the clients.
 		err := a.withServer(cmd.Context(), true, func(ctx context.Context, s *session) error { return settings(ctx, s, args) })
+		var known []string
+		for _, d := range a.Dialects {
+			known = append(known, d.Name)
+		}
+		if errors.Is(err, cli.ErrNoServer) && !slices.Contains(known, args[0]) {
+			return sandpit.WithHint(cli.Usagef("%.40q is not a project whose clients Sandpit serves", args[0]), "use one of: "+strings.Join(known, ", "))
+		}
 		if errors.Is(err, cli.ErrNoServer) {
 			return sandpit.WithHint(err, fmt.Sprintf("start one in another terminal: 'sandpit serve --%s 127.0.0.1:PORT'", cli.Harmless(args[0])))
 		}

@@ -376,6 +376,14 @@ such as sockets, are left out and listed.`,
 	return cmd
 }
 
+// shortSaved returns the name of an image as this user writes it: without their own namespace.
+func shortSaved(name string) string {
+	if own, ok := strings.CutPrefix(name, sandpit.SavedImages+image.LocalNamespace+"/"); ok {
+		return sandpit.SavedImages + own
+	}
+	return name
+}
+
 func (a *tree) imagesTag() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tag IMAGE NAME",
@@ -393,6 +401,9 @@ these have names to give.`,
 			return err
 		}
 		name, saved := strings.CutPrefix(args[1], sandpit.SavedImages)
+		if strings.HasPrefix(args[0], sandpit.SavedImages) && !saved {
+			return sandpit.WithHint(cli.Usagef("%s was saved from a sandbox, and its names begin with %s", args[0], sandpit.SavedImages), "write "+sandpit.SavedImages+args[1])
+		}
 		if address, _ := o.Server(); address != "" {
 			return a.withServer(cmd.Context(), false, func(ctx context.Context, s *session) error { return a.serverTag(ctx, s, args[0], name) })
 		}
@@ -475,7 +486,7 @@ func (a *tree) imagesRemove() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(a.Stdout, "removed %s, freed %s\n", cli.Harmless(cmp.Or(removed.Name, removed.Image)), notation.FormatSize(removed.Bytes))
+			_, err = fmt.Fprintf(a.Stdout, "removed %s, freed %s\n", cli.Harmless(shortSaved(cmp.Or(removed.Name, removed.Image))), notation.FormatSize(removed.Bytes))
 			return err
 		})
 	}

@@ -161,7 +161,7 @@ with a key of their namespace: see 'sandpit key create --namespace'.`,
 	var as format
 	as.register(cmd, jsonInfo{})
 	all := cmd.Flags().BoolP("all", "a", false, "also show those that are not running")
-	quiet := cmd.Flags().BoolP("quiet", "q", false, "print only names, or process IDs")
+	quiet := cmd.Flags().BoolP("quiet", "q", false, "print only names; with --all-namespaces and for processes, IDs")
 	everywhere := cmd.Flags().Bool("all-namespaces", false, "list the sandboxes of all namespaces of the server; for administrators")
 	only := filter{ListQuery: sandpit.ListQuery{Limit: sandpit.MaxPage}}
 	only.register(cmd.Flags())
