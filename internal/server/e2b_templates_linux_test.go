@@ -273,7 +273,7 @@ func TestE2BImagesWithoutBash(t *testing.T) {
 		t.Helper()
 		id := b.request(name)
 		b.call(202, "", "POST", "/v2/templates/"+name+"/builds/"+id,
-			`{`+base+`,"steps":[{"type":"RUN","args":["echo by ${BASH:-sh}"]}],"startCmd":"echo ${BASH:-sh} > /tmp/started","readyCmd":"test -s /tmp/started"}`)
+			`{`+base+`,"steps":[{"type":"RUN","args":["echo by ${BASH:-sh}"]}],"startCmd":"test -s /tmp/started || echo ${BASH:-sh} > /tmp/started","readyCmd":"test -s /tmp/started"}`)
 		b.wait(name, id, "ready", `"message":"by `+by+`"`)
 	}
 	build("with", `"fromTemplate":"base"`, "/bin/bash")
