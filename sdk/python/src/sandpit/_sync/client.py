@@ -26,7 +26,7 @@ PATIENCE = 60.0
 def segment(id: str) -> str:
     """Return a part of a path that stands for something, such as a sandbox."""
     if id in ("", ".", ".."):
-        raise InvalidError(f"{id!r} is no name or id")
+        raise InvalidError(f"{id!r} is not a name or id")
     return quote(id, safe="")
 
 
