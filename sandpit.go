@@ -175,8 +175,9 @@ type Info struct {
 	ExpiresAt time.Time // end of its lifetime; zero if it is stopped
 	Idle      time.Duration
 	OnExpiry  Expiry
-	Reason    string // why it is stopped or failed, or what its creation waits for; else empty
-	Limits    Limits // the limits that are enforced; every field is set
+	Reason    string   // why it is stopped or failed, or what its creation waits for; else empty
+	Limits    Limits   // the limits that are enforced; every field is set
+	Rlimits   []Rlimit // as Spec.Rlimits
 
 	// NotEnforced lists defaults that this machine can't enforce for this
 	// user. It never has anything that the caller asked for: a sandbox whose

@@ -114,6 +114,10 @@ func TestCodePromptOfPrograms(t *testing.T) {
 	if n := strings.Count(s.output(), "keeps no state"); n != 1 {
 		t.Errorf("it says %d times that it keeps no state", n)
 	}
+	unknown := startSession(t, "sandpit", "code", "-l", "cobol", "box")
+	if got := unknown.exitCode(); got != 125 || !strings.Contains(unknown.output(), `unknown language "cobol"`) || strings.Contains(unknown.output(), ">>>") {
+		t.Errorf("an unknown language: %d, %q", got, unknown.output())
+	}
 	if err := sb.Remove(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -355,7 +355,7 @@ func (o *Options) configure(env config.Environ) error {
 			}
 			for _, text := range s.Values {
 				if err := e.Value.add(text, s.Origin); err != nil {
-					return WithHintOf(Usagef("%s: %s: %v", s.Origin.Where, s.Key, err), err)
+					return WithHintOf(Usagef("%s: %v", s.Origin.Place(s.Key), err), err)
 				}
 			}
 			break

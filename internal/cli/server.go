@@ -109,7 +109,7 @@ func isHere(address string) bool { return address == "" || strings.HasPrefix(add
 func (o *Options) notThere(name, path string, from config.Origin, instead string) error {
 	where := "--" + name
 	if from.Level != config.Flag {
-		where = from.Where + ": " + name
+		where = from.Place(name)
 	}
 	address, _ := o.Server()
 	return sandpit.WithHint(Usagef("%s: %s is on this machine, but the sandbox would be on the server %s", where, path, address),

@@ -51,6 +51,14 @@ type Origin struct {
 	Where string // "FILE:LINE" or "SANDPIT_NAME"; empty for a flag
 }
 
+// Place says where a key was set, for errors: "FILE:LINE: KEY", or the variable, whose name says the key.
+func (o Origin) Place(key string) string {
+	if o.Level == Environment {
+		return o.Where
+	}
+	return o.Where + ": " + key
+}
+
 // Setting is a key with its values.
 type Setting struct {
 	Key    string

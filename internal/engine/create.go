@@ -473,6 +473,9 @@ func (s *Sandbox) tryRlimits(ctx context.Context) error {
 	if _, looked := errors.AsType[*sandpit.StartError](err); looked {
 		return nil
 	}
+	if refused, ok := errors.AsType[*sandpit.StageError](err); ok { // without "starting a process"
+		return fmt.Errorf("creating a sandbox: %w", refused)
+	}
 	return err
 }
 

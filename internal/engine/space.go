@@ -341,7 +341,7 @@ func (s *Sandbox) described() (sandpit.Info, bool) {
 	if s.state != sandpit.StateStopped {
 		info.ExpiresAt = s.deadline
 	}
-	info.Labels = maps.Clone(s.labels)
+	info.Labels, info.Rlimits = maps.Clone(s.labels), slices.Clone(s.rlimits)
 	info.NotEnforced = slices.Clone(info.NotEnforced)
 	unremoved := s.undone != nil
 	switch {

@@ -71,8 +71,7 @@ func languageOf(name string) (language, error) {
 	if _, ok := onceOf(name); ok {
 		return language{}, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "there are no contexts for the language %.40q", name), "run the code without a context: it keeps no state")
 	}
-	return language{}, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "unknown language %.40q", name),
-		"use one of: "+strings.Join(sandpit.Languages(), ", ")+"; or, without state: "+strings.Join(sandpit.StatelessLanguages(), ", "))
+	return language{}, notation.UnknownLanguage(name)
 }
 
 // unable says that the interpreter that the sandbox has is too old.

@@ -32,7 +32,11 @@ func ParseRlimit(text string) (sandpit.Rlimit, error) {
 	l.Soft, softOK = parseRlimitValue(name, soft)
 	l.Hard, hardOK = parseRlimitValue(name, hard)
 	if !found || !softOK || !hardOK {
-		return l, sandpit.WithHint(fmt.Errorf("%q is not a resource limit", text), "write it as NAME=SOFT or NAME=SOFT:HARD, with whole numbers, sizes such as 8m for bytes, or unlimited")
+		hint := "write it as NAME=SOFT or NAME=SOFT:HARD, with whole numbers, sizes such as 8m for bytes, or unlimited"
+		if len(strings.Fields(text)) > 1 {
+			hint += "; give each limit a flag of its own, or a line of its own in SANDPIT_ULIMIT"
+		}
+		return l, sandpit.WithHint(fmt.Errorf("%q is not a resource limit", text), hint)
 	}
 	return l, CheckRlimits([]sandpit.Rlimit{l})
 }

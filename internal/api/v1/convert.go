@@ -62,7 +62,7 @@ func (l Limits) Sandpit() sandpit.Limits {
 func FromInfo(i sandpit.Info) Sandbox {
 	s := Sandbox{
 		ID: i.ID, Name: i.Name, Namespace: i.Namespace, State: string(i.State), Reason: i.Reason, Image: i.Image, Driver: i.Driver, Policy: i.Policy, Labels: i.Labels,
-		CreatedAt: i.CreatedAt, Idle: idle(i.Idle), OnExpiry: string(i.OnExpiry), Limits: FromLimits(i.Limits),
+		CreatedAt: i.CreatedAt, Idle: idle(i.Idle), OnExpiry: string(i.OnExpiry), Limits: FromLimits(i.Limits), Rlimits: fromRlimits(i.Rlimits),
 	}
 	if s.OnExpiry == "" {
 		s.OnExpiry = string(sandpit.ExpiryRemove)
@@ -83,7 +83,7 @@ func FromInfo(i sandpit.Info) Sandbox {
 func (s Sandbox) Sandpit() sandpit.Info {
 	i := sandpit.Info{
 		ID: s.ID, Name: s.Name, Namespace: s.Namespace, State: sandpit.State(s.State), Reason: s.Reason, Image: s.Image, Driver: s.Driver, Policy: s.Policy, Labels: s.Labels,
-		CreatedAt: s.CreatedAt, Idle: idleTime(s.Idle), OnExpiry: sandpit.Expiry(s.OnExpiry), Limits: s.Limits.Sandpit(),
+		CreatedAt: s.CreatedAt, Idle: idleTime(s.Idle), OnExpiry: sandpit.Expiry(s.OnExpiry), Limits: s.Limits.Sandpit(), Rlimits: toRlimits(s.Rlimits),
 	}
 	if s.ExpiresAt != nil {
 		i.ExpiresAt = *s.ExpiresAt

@@ -155,6 +155,7 @@ func TestNothingIsLostOnTheWay(t *testing.T) {
 	info := sandpit.Info{
 		ID: "i", Name: "n", State: sandpit.StatePaused, Image: "m", Driver: "d", Labels: map[string]string{"k": "v"}, CreatedAt: now,
 		ExpiresAt: now, Idle: time.Second, OnExpiry: sandpit.ExpiryStop, Reason: "r", Limits: limits, NotEnforced: []sandpit.Gap{{What: "a", Why: "b", Fix: "c"}},
+		Rlimits: spec.Rlimits,
 	}
 	check("info", overJSON(t, v1.FromInfo(info)).Sandpit(), info)
 

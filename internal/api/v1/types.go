@@ -25,6 +25,7 @@ type Sandbox struct {
 	Idle        float64           `json:"idle,omitempty" doc:"Idle time in seconds after which it expires; absent: unlimited"`
 	OnExpiry    string            `json:"on_expiry" enum:"remove,stop,pause"`
 	Limits      Limits            `json:"limits" doc:"The limits that are enforced"`
+	Rlimits     []Rlimit          `json:"rlimits,omitempty" doc:"Resource limits of every command, as it was created with them"`
 	NotEnforced []Gap             `json:"not_enforced,omitempty" doc:"Defaults that this machine can't enforce"`
 	Secrets     []UsedSecret      `json:"secrets,omitempty" doc:"The secrets that it uses. Lists do not have them"`
 }

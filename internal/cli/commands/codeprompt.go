@@ -71,7 +71,11 @@ func languageOf(ctx context.Context, sb sandpit.Sandbox, code sandpit.Code) (str
 		return sandpit.Python, nil
 	}
 	if code.Context == "" {
-		return notation.LanguageName(code.Language), nil
+		name := notation.LanguageName(code.Language)
+		if !slices.Contains(sandpit.Languages(), name) && !slices.Contains(sandpit.StatelessLanguages(), name) {
+			return "", notation.UnknownLanguage(name)
+		}
+		return name, nil
 	}
 	all, err := sb.Contexts(ctx)
 	if err != nil {

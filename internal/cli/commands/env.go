@@ -67,6 +67,9 @@ key is that of this program, SANDPIT_KEY, also if it is for this user's own serv
 			if !variable().MatchString(x.Name) {
 				return fault.Errorf(sandpit.ErrIntegrity, "the server has sent %.40q as the name of a variable", x.Name)
 			}
+			if set, _ := a.Lookup(x.Name); value == "" && set != "" {
+				continue // by an earlier --new-key, for one
+			}
 			if value == "" {
 				a.Note("%s is missing: add --new-key, or set it to a key of the server", x.Name)
 				continue

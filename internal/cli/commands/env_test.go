@@ -51,6 +51,7 @@ func TestEnv(t *testing.T) {
 		"with the own key":                        {&toy, "toy", plain, "TOY_URL=http://[::1]:1 TOY_KEY=e2b_" + strings.Repeat("0", 60), ""},
 		"with another key":                        {&toy, "toy", "other", "TOY_URL=http://[::1]:1 TOY_KEY=other", ""},
 		"without a key":                           {&toy, "toy", "", "TOY_URL=http://[::1]:1 TOY_KEY=", "TOY_KEY is missing: add --new-key"},
+		"with the key of the variable":            {&toy, "toy", "", "TOY_URL=http://[::1]:1", ""},
 		"of this user's server, with the own key": {&toy, "toy", plain, "TOY_URL=http://[::1]:1 TOY_KEY=e2b_" + strings.Repeat("0", 60), ""},
 		"of this user's server, with a new key":   {&toy, "--new-key toy", plain, "TOY_URL=http://[::1]:1 TOY_KEY=e2b_00", "SANDPIT_KEY is not used"},
 		"another name":                            {&toy, "e3b", "", "", `does not serve clients of "e3b"`},
@@ -75,8 +76,12 @@ func TestEnv(t *testing.T) {
 		if strings.HasPrefix(name, "of this user's server") {
 			address = ""
 		}
+		own := ""
+		if name == "with the key of the variable" {
+			own = "TOY_KEY=e2b_11"
+		}
 		app := &cli.App{
-			Stdin: os.Stdin, Stdout: file, Stderr: said, Environ: []string{"HOME=" + t.TempDir(), "SANDPIT_SERVER=" + address, "SANDPIT_KEY=" + x.key},
+			Stdin: os.Stdin, Stdout: file, Stderr: said, Environ: []string{"HOME=" + t.TempDir(), "SANDPIT_SERVER=" + address, "SANDPIT_KEY=" + x.key, own},
 			Connect: func(context.Context, cli.ConnectOptions) (sandpit.Client, bool, error) {
 				s := dialectServer{asked: &asked}
 				if x.server != nil {
@@ -99,6 +104,9 @@ func TestEnv(t *testing.T) {
 		}
 		if strings.Contains(all, "SANDPIT_KEY is not used") && !strings.Contains(x.saidOfIt, "SANDPIT_KEY") {
 			t.Errorf("%s: it says that the key is not used: %s", name, all)
+		}
+		if own != "" && strings.Contains(all, "missing") {
+			t.Errorf("%s: it says that a key is missing: %s", name, all)
 		}
 		if strings.Contains(x.args, "--new-key") && asked != (v1.NewKey{Name: "toy", Format: "e2b"}) {
 			t.Errorf("%s: it asked for %+v", name, asked)

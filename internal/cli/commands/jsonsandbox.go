@@ -25,6 +25,7 @@ type jsonInfo struct {
 	IdleSeconds float64           `json:"idle_seconds,omitempty"`
 	OnExpiry    string            `json:"on_expiry"`
 	Limits      cli.JSONLimits    `json:"limits"`
+	Rlimits     []v1.Rlimit       `json:"rlimits,omitempty"`
 	NotEnforced []sandpit.Gap     `json:"not_enforced"`
 	Egress      *v1.Egress        `json:"egress,omitempty"`  // inspect: what it may reach, if it asked for anything
 	Secrets     []v1.UsedSecret   `json:"secrets,omitempty"` // inspect
@@ -45,7 +46,8 @@ func jsonOfInfo(i sandpit.Info) jsonInfo {
 	if !i.ExpiresAt.IsZero() {
 		object.ExpiresAt = &i.ExpiresAt
 	}
-	object.Secrets = v1.FromInfo(i).Secrets
+	described := v1.FromInfo(i)
+	object.Rlimits, object.Secrets = described.Rlimits, described.Secrets
 	if i.Idle > 0 {
 		object.IdleSeconds = i.Idle.Seconds()
 	}
