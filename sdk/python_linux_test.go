@@ -7,9 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
@@ -106,5 +108,5 @@ func TestPython(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(source, "src")); err != nil {
 		t.Fatal(err)
 	}
-	run(t, source, []string{"PYTHONPATH=" + installed, "SANDPIT_BINARY=" + program(t), "PYTHONDONTWRITEBYTECODE=1"}, python, "-m", "pytest", "-q", "tests")
+	run(t, source, []string{"PYTHONPATH=" + installed, "SANDPIT_BINARY=" + program(t), "PYTHONDONTWRITEBYTECODE=1", "SANDPIT_ERROR_CODES=" + strings.Join(errcode.All(), " ")}, python, "-m", "pytest", "-q", "tests")
 }

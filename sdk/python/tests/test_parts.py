@@ -9,7 +9,7 @@ import stat
 
 import pytest
 
-from sandpit import ForbiddenError, InvalidError, RateLimitedError, SandpitError, UnavailableError, _config, _frames
+from sandpit import ForbiddenError, InvalidError, RateLimitedError, SandpitError, UnavailableError, _config, _frames, errors
 from sandpit._sync.client import segment
 from sandpit.errors import from_body
 from sandpit.models import Info
@@ -51,6 +51,11 @@ def test_codes_of_newer_servers_are_told_by_their_status() -> None:
     assert str(err) == "m\nhint: h"
     assert type(from_body(418, {})) is SandpitError
     assert isinstance(from_body(404, {"code": "file_not_found"}), FileNotFoundError)
+
+
+def test_every_code_of_the_server_has_its_error() -> None:
+    codes = os.environ["SANDPIT_ERROR_CODES"].split()
+    assert "closed" in codes and set(codes) == set(errors._KINDS)
 
 
 def test_fields_of_newer_servers_are_kept() -> None:

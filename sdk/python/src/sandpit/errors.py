@@ -20,10 +20,12 @@ __all__ = [
     "FileMissing",
     "FilePermissionError",
     "ForbiddenError",
+    "IntegrityError",
     "InvalidError",
     "IsADirectory",
     "NotADirectory",
     "NotFoundError",
+    "ProtocolError",
     "QuotaError",
     "RateLimitedError",
     "SandpitError",
@@ -127,6 +129,14 @@ class StreamLost(UnavailableError):
     """A stream broke off before its last event, and could not be resumed."""
 
 
+class IntegrityError(SandpitError):
+    """Data is not what its digest or its format says."""
+
+
+class ProtocolError(SandpitError):
+    """A sandbox, a registry or a server has broken its protocol. Somebody else has to act."""
+
+
 class ServerTimeout(SandpitError, TimeoutError):
     """The server or the sandbox took too long."""
 
@@ -169,6 +179,10 @@ class CommandTimedOut(CommandFailed, TimeoutError):
 
 _KINDS: dict[str, type[SandpitError]] = {
     "closed": ClosedError,
+    "integrity": IntegrityError,
+    "protocol": ProtocolError,
+    "canceled": SandpitError,
+    "internal": SandpitError,
     "state": StateError,
     "outcome_unknown": StateError,
     "start_failed": StartError,

@@ -229,17 +229,21 @@ class CodeRun:
     stderr: str
     outputs: tuple[CodeOutput, ...]
     error: CodeError | None
+    exit_code: int
+    """That of the last command (bash), of a program, or of an interpreter that ended; else 0."""
     timed_out: bool
     truncated: bool
     """Whether output is missing because it was too much."""
+    interpreter_end: str
+    """How the interpreter ended during the run; empty: it runs."""
     state_lost: str
     """Why the variables of earlier runs are gone; empty: they are there."""
     raw: JSON = field(repr=False, compare=False)
 
     @property
     def ok(self) -> bool:
-        """Whether the code ran without an error."""
-        return self.error is None and not self.timed_out and not self.raw.get("interpreter_end")
+        """Whether the code ran to its end without an error and with exit code 0."""
+        return self.error is None and self.exit_code == 0 and not self.timed_out and not self.interpreter_end
 
     @property
     def text(self) -> str:
@@ -256,8 +260,10 @@ class CodeRun:
             stderr=text_of(raw, "stderr"),
             outputs=tuple(CodeOutput.read(o) for o in outputs),
             error=CodeError(str(error["name"]), str(error["value"]), str(error["traceback"])) if error else None,
+            exit_code=int(raw.get("exit_code") or 0),
             timed_out=bool(raw.get("timed_out")),
             truncated=bool(raw.get("truncated")),
+            interpreter_end=str(raw.get("interpreter_end") or ""),
             state_lost=str(raw.get("state_lost") or ""),
             raw=raw,
         )

@@ -94,6 +94,10 @@ async def test_code_keeps_its_state(server: Server) -> None:
         assert (await sb.run_code("x * 2")).text == "40"
         failed = await sb.run_code("1/0")
         assert failed.error is not None and failed.error.name == "ZeroDivisionError" and not failed.ok
+        failed = await sb.run_code("exit 3", language="bash")
+        assert (failed.exit_code, failed.error, failed.ok) == (3, None, False)
+        ended = await sb.run_code("import os; os._exit(4)")
+        assert ended.interpreter_end and not ended.ok
         other = await sb.create_context(language="python", dir="/tmp")
         assert (await sb.run_code("x", context=other)).error is not None
         assert (await sb.run_code("import time\ntime.sleep(1000)", context=other, timeout=0.3)).timed_out

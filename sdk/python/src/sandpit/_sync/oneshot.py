@@ -86,19 +86,19 @@ def run(
                             omitted[path] = f"it has {f.size} bytes, and {left} of {max_bytes} are left"
                         else:
                             try:
-                                data = b""
+                                content = bytearray()
                                 for part in sb.files.stream(path, user=user):
-                                    data += part
-                                    if len(data) > left:
+                                    content += part
+                                    if len(content) > left:
                                         break
                             except OSError as err:
                                 omitted[path] = str(err)
                                 continue
-                            if len(data) > left:
+                            if len(content) > left:
                                 omitted[path] = f"it grew beyond the {left} bytes that are left"
                                 continue
-                            found[path] = data
-                            left -= len(data)
+                            found[path] = bytes(content)
+                            left -= len(content)
                 except FileNotFoundError:
                     pass
                 except SandpitError as err:
