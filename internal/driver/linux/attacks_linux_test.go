@@ -566,6 +566,28 @@ func TestAttackC1ForkBombRemove(t *testing.T) {
 	}
 }
 
+// Whoever wakes what a timeout has stopped, so that it forks on, delays the end of nothing.
+func TestAttackC1WokenForks(t *testing.T) {
+	testkit.NeedWorkingHost(t)
+	testkit.NeedProgram(t, "perl") // and so in the host image
+	sb, err := client(t, options()).Create(t.Context(), sandpit.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waker := `use POSIX; for (;;) { POSIX::kill(-1, SIGCONT); select undef, undef, undef, 0.0002 }`
+	if _, err := sb.Start(t.Context(), sandpit.Command{Argv: []string{"perl", "-e", waker}, Background: true}); err != nil {
+		t.Fatal(err)
+	}
+	chains := `for (1..60) { next if fork; for (;;) { select undef, undef, undef, 0.003; if (fork) { select undef, undef, undef, 0.003; exit } } } sleep 1000`
+	out, err := sandpit.Run(t.Context(), sb, sandpit.Command{Argv: []string{"perl", "-e", chains}, Timeout: time.Second})
+	if err != nil || !out.Result.TimedOut {
+		t.Fatalf("got %+v, %v", out.Result, err)
+	}
+	if out := sh(t, sb, "echo alive"); string(out.Stdout) != "alive\n" {
+		t.Errorf("got %+v", out.Result)
+	}
+}
+
 func TestAttackC2MemoryByOtherMeans(t *testing.T) {
 	testkit.NeedWorkingHost(t)
 	if !newDriver().Probe(t.Context()).Features[feature.Memory] {

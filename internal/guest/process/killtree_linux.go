@@ -172,27 +172,41 @@ func (r *reaper) killAll() bool {
 
 // stopAndKill stops and then kills all descendants of roots, but not those for
 // which spare is true nor what is below them. It returns how many it has seen.
+//
+// A process outside may wake what was stopped, which then forks on. After stopRounds, what is seen
+// is killed at once. After killRounds, there may be some left: the caller tries again.
 func stopAndKill(roots []int, spare func(pid int) bool) int {
-	stopped := make(map[int]bool)
+	const stopRounds, killRounds = 8, 64
+	seen := make(map[int]bool)
+	kill := func() {
+		for pid := range seen {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+	}
 	var scan procfs.Scanner
-	for {
+	signal := unix.SIGSTOP
+	for round := range killRounds {
+		if round == stopRounds {
+			kill()
+			signal = unix.SIGKILL
+		}
 		fresh := 0
 		for _, p := range scan.Below(roots, spare) {
-			if stopped[p.PID] {
+			if seen[p.PID] {
 				continue
 			}
-			stopped[p.PID] = true
+			seen[p.PID] = true
 			if p.State != 'Z' && p.State != 'X' {
 				fresh++
-				_ = unix.Kill(p.PID, unix.SIGSTOP)
+				_ = unix.Kill(p.PID, signal)
 			}
 		}
 		if fresh == 0 {
 			break
 		}
 	}
-	for pid := range stopped {
-		_ = unix.Kill(pid, unix.SIGKILL)
+	if signal == unix.SIGSTOP {
+		kill()
 	}
-	return len(stopped)
+	return len(seen)
 }
