@@ -10,7 +10,7 @@ import (
 
 // InMemory and OnDisk are what calls hold: memory for bodies, for the objects made of them,
 // and for answers; and disk for archives that can't be read from the beginning. Both are
-// counted and bounded, for each caller and in total.
+// counted and bounded, for each caller, for all callers of a namespace, and in total.
 const (
 	InMemory = iota
 	OnDisk
@@ -57,19 +57,37 @@ func (c *Call) hold(kind int, n int64) error {
 			return &Refusal{Code: errcode.RateLimited, Message: "too many large requests of this caller are in progress", Hint: "try again in a moment, with fewer at the same time", After: time.Second}
 		}
 	}
-	if more > 0 && l.held[kind]+more > l.limits.held(kind).all {
+	bounds := l.limits.held(kind)
+	space := l.spaces[c.Caller.Namespace]
+	if more > 0 && space[kind]+more > bounds.space() {
+		return &Refusal{Code: errcode.RateLimited, Message: "too many large requests of this namespace are in progress", Hint: "try again in a moment, with fewer at the same time", After: time.Second}
+	}
+	if more > 0 && l.held[kind]+more > bounds.all {
 		return &Refusal{Code: errcode.Overloaded, Message: "too many large requests are in progress", Hint: "try again in a moment", After: time.Second}
 	}
 	for in := u; in != nil; in = in.within {
 		in.held[kind] += more
 	}
 	c.held[kind] += more
-	l.held[kind] += more
+	l.addHeld(c.Caller.Namespace, kind, more)
 	return nil
+}
+
+// addHeld counts what a call of a namespace holds. Precondition: l.mu is held.
+func (l *limiter) addHeld(namespace string, kind int, n int64) {
+	l.held[kind] += n
+	space := l.spaces[namespace]
+	space[kind] += n
+	if l.spaces[namespace] = space; space == [heldKinds]int64{} {
+		delete(l.spaces, namespace)
+	}
 }
 
 // bound returns how many bytes one caller may hold, and all callers together.
 type bound struct{ one, all int64 }
+
+// space returns how many bytes all callers of a namespace may hold: a quarter of all, but not less than one caller.
+func (b bound) space() int64 { return max(b.one, b.all/4) }
 
 func (l Limits) held(kind int) bound {
 	if kind == OnDisk {

@@ -111,10 +111,11 @@ type limiter struct {
 	limits    Limits
 	strangers *rate.Limiter // bytes of the audit
 	mu        sync.Mutex
-	callers   map[string]*use  // by key, or namespace of a peer; guarded by mu
-	streams   int              // of all; guarded by mu
-	held      [heldKinds]int64 // of all; guarded by mu
-	swept     time.Time        // guarded by mu
+	callers   map[string]*use             // by key, or namespace of a peer; guarded by mu
+	streams   int                         // of all; guarded by mu
+	held      [heldKinds]int64            // of all; guarded by mu
+	spaces    map[string][heldKinds]int64 // the same by namespace, without those that hold nothing; guarded by mu
+	swept     time.Time                   // guarded by mu
 
 	summaries map[string]*summary // of requests without an entry in the audit; guarded by mu
 	pending   []pendingEntry      // of vital requests, oldest first; guarded by mu
@@ -159,6 +160,7 @@ const forget = 10 * time.Minute
 func (l *limiter) init(limits Limits) {
 	l.limits = limits
 	l.callers = map[string]*use{}
+	l.spaces = map[string][heldKinds]int64{}
 	l.summaries = map[string]*summary{}
 	l.strangers = limits.Strangers.limiter()
 	l.swept = time.Now()
@@ -346,7 +348,7 @@ func (l *limiter) release(c *Call) {
 	}
 	l.streams -= c.streams
 	for kind, n := range c.held {
-		l.held[kind] -= n
+		l.addHeld(c.Caller.Namespace, kind, -n)
 	}
 	c.streams, c.held = 0, [heldKinds]int64{}
 }

@@ -123,6 +123,39 @@ func TestTicketsAreBounded(t *testing.T) {
 	}
 }
 
+// The keys of one namespace hold no more together than a quarter of all, and leave the others their part.
+func TestNamespacesHoldAQuarter(t *testing.T) {
+	g := &Gate{}
+	g.limiter.init(Limits{Memory: 100, TotalMemory: 1000, Spool: 400, TotalSpool: 1000}.withDefaults())
+	call := func(key, namespace string) *Call {
+		return &Call{gate: g, Caller: Caller{Key: key, Namespace: namespace}}
+	}
+	for kind, all := range map[int]int64{InMemory: 250, OnDisk: 400} { // at least what one caller may
+		first, second, third, other := call("k1", "a"), call("k2", "a"), call("k3", "a"), call("k4", "b")
+		for _, c := range []struct {
+			call *Call
+			n    int64
+			ok   bool
+		}{
+			{first, 100, true},
+			{second, 100, true},
+			{third, all - 200 + 1, false},
+			{third, min(all-200, 100), true},
+			{other, 100, true},
+		} {
+			if err := c.call.Hold(kind, c.n); (err == nil) != c.ok {
+				t.Errorf("holding %d of kind %d by %s: %v", c.n, kind, c.call.Caller.Key, err)
+			}
+		}
+		for _, c := range []*Call{first, second, third, other} {
+			g.limiter.release(c)
+		}
+		if len(g.limiter.spaces) != 0 {
+			t.Errorf("after the ends of all calls %v is held", g.limiter.spaces)
+		}
+	}
+}
+
 // What requests with previews hold counts as their key's, and is at most half of what it may hold.
 // The other half stays for its owner, and all of it comes back.
 func TestPreviewsHoldHalf(t *testing.T) {

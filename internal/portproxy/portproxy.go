@@ -330,7 +330,11 @@ func (c passed) confineHeader(h http.Header) {
 	if c.to.OwnHost {
 		confineSite(h)
 	}
-	h.Del("X-Request-Id") // ours
+	for name := range h { // the server's own
+		if name == "X-Request-Id" || strings.HasPrefix(name, "X-Sandpit-") {
+			h.Del(name)
+		}
+	}
 }
 
 // trailingBody is the body of an answer, whose trailers are there when it has been

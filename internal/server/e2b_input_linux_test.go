@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
@@ -186,6 +187,28 @@ func TestE2BInputStreamsThatStall(t *testing.T) {
 	if got := <-p.open("StreamInput", io.MultiReader(strings.NewReader("\x00"), silent)); !strings.Contains(got, "deadline_exceeded") {
 		t.Errorf("the beginning of a message and then nothing: %q", got)
 	}
+}
+
+// A message that comes byte by byte, each of them in time, is refused after a minute: it holds memory.
+func TestE2BInputMessagesThatNeverEnd(t *testing.T) {
+	testkit.NeedLong(t, "it takes a minute")
+	t.Parallel()
+	s := newServed(t)
+	url, key := s.withE2B()
+	p := s.e2bProcesses(t, url, key)
+	ended := p.run("cat", "cat")
+	slow, keep := io.Pipe()
+	defer keep.Close()
+	go func() {
+		for err := error(nil); err == nil; time.Sleep(time.Second) {
+			_, err = keep.Write([]byte(" "))
+		}
+	}()
+	if got := <-p.open("StreamInput", io.MultiReader(strings.NewReader(startOf("cat")+"\x00\x00\x10\x00\x00"), slow)); !strings.Contains(got, "deadline_exceeded") {
+		t.Errorf("a message without end: %q", got)
+	}
+	p.unary("SendSignal", `{"process":{"tag":"cat"},"signal":"SIGNAL_SIGKILL"}`)
+	<-ended
 }
 
 // Every call that names a process takes its tag, and the list has tag and directory. Of several processes with a tag, the one

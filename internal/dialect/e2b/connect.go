@@ -141,12 +141,14 @@ func checkFlags(flags byte) error {
 }
 
 // nextEnvelope reads the message in the next envelope of a stream into a buffer, and returns io.EOF after the last one. The
-// first byte comes from between, and the rest from within, which are readers of the same stream. read reads to the end.
-func nextEnvelope(buf *bytes.Buffer, between, within io.Reader, read func(*bytes.Buffer, io.Reader) error) error {
+// first byte comes from between, and then the others from what rest returns, which are readers of the same stream. read
+// reads to the end.
+func nextEnvelope(buf *bytes.Buffer, between io.Reader, rest func() io.Reader, read func(*bytes.Buffer, io.Reader) error) error {
 	var head [headSize]byte
 	if _, err := io.ReadFull(between, head[:1]); err != nil {
 		return err
 	}
+	within := rest()
 	_, err := io.ReadFull(within, head[1:])
 	size := int64(binary.BigEndian.Uint32(head[1:]))
 	switch {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
@@ -37,8 +38,8 @@ func streamInput(c *call) error {
 		return err
 	}
 	var buf bytes.Buffer
-	first := c.Body(-1, c.api.Gate.Limits().First)
-	in, err := c.nextInput(&buf, first, first)
+	soon := c.api.Gate.Limits().First
+	in, err := c.nextInput(&buf, c.Body(-1, soon), soon)
 	if err == io.EOF || err == nil && in.Start == nil {
 		err = gate.Invalid("the first message names no process", `begin with {"start":{"process":{"pid":1}}}`)
 	}
@@ -97,13 +98,14 @@ func (c *call) relay(buf *bytes.Buffer, p sandpit.Process, leave func()) error {
 	}()
 	defer func() { cancel(nil); <-ended }()
 	defer context.AfterFunc(ctx, c.StopReading)()
-	between, within := c.BetweenMessages(), c.Body(-1, 0)
+	between := c.BetweenMessages()
 	for {
-		in, err := c.nextInput(buf, between, within)
+		in, err := c.nextInput(buf, between, codec.BodyTime)
 		switch {
 		case err == io.EOF:
 			return nil
-		case err != nil && ctx.Err() != nil:
+		// A read that fails may cancel the context, too: without a cause.
+		case err != nil && ctx.Err() != nil && context.Cause(ctx) != context.Canceled:
 			return context.Cause(ctx)
 		case err != nil:
 			return err
@@ -118,9 +120,10 @@ func (c *call) relay(buf *bytes.Buffer, p sandpit.Process, leave func()) error {
 	}
 }
 
-// nextInput reads a message, or returns io.EOF.
-func (c *call) nextInput(buf *bytes.Buffer, between, within io.Reader) (*streamedInput, error) {
-	if err := nextEnvelope(buf, between, within, c.ReadAll); err != nil {
+// nextInput reads a message, all of which must come within a time after its first byte. Or it returns io.EOF.
+func (c *call) nextInput(buf *bytes.Buffer, between io.Reader, within time.Duration) (*streamedInput, error) {
+	rest := func() io.Reader { return c.Body(-1, within) }
+	if err := nextEnvelope(buf, between, rest, c.ReadAll); err != nil {
 		return nil, err
 	}
 	in := new(streamedInput)

@@ -20,9 +20,9 @@ type reaper struct {
 	gone    map[int]func(killed bool) // what to do when a helper has been reaped
 
 	// A helper may be reaped before its start has returned and it could be
-	// entered above: then its pid is found here.
+	// entered above: then its pid is found here, with how it ended.
 	starting int
-	early    map[int]bool
+	early    map[int]unix.WaitStatus
 
 	// Helpers whose programs are being executed, by pid.
 	young map[int]bool
@@ -71,12 +71,17 @@ func (r *reaper) dying(t *tree) bool {
 	return t.ends()
 }
 
-func (r *reaper) start() {
+// clear makes it one without helpers.
+func (r *reaper) clear() {
 	r.helpers = make(map[int]*spawn.Proc)
 	r.gone = make(map[int]func(bool))
-	r.early = make(map[int]bool)
+	r.early = make(map[int]unix.WaitStatus)
 	r.young = make(map[int]bool)
 	r.trees = make(map[int]*tree)
+}
+
+func (r *reaper) start() {
+	r.clear()
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, syscall.SIGCHLD)
 	go func() {
@@ -102,14 +107,14 @@ func (r *reaper) reap() {
 		p, gone := r.helpers[pid], r.gone[pid]
 		delete(r.helpers, pid)
 		delete(r.gone, pid)
+		r.orphaned = r.orphaned || ws.Signaled() && (p != nil || r.young[pid])
 		delete(r.young, pid)
 		if t := r.trees[pid]; t != nil {
 			t.dying = true
 			delete(r.trees, pid)
 		}
-		r.orphaned = r.orphaned || p != nil && ws.Signaled()
 		if p == nil && r.starting > 0 {
-			r.early[pid] = true
+			r.early[pid] = ws
 		}
 		r.mu.Unlock()
 		if p != nil {
@@ -161,12 +166,15 @@ func (r *reaper) begin(owner *tree, start func(made func(pid int) bool) (*spawn.
 	r.starting--
 	delete(r.young, helper)
 	helper = -1
-	reaped := false
+	reaped, killed := false, false
 	if err == nil {
 		pid := p.Helper()
 		// A pid in early may be of an orphan that had the same one before: a
 		// child that is still there can only be the helper.
-		reaped = r.early[pid] && unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil) == unix.ECHILD
+		ws, early := r.early[pid]
+		reaped = early && unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil) == unix.ECHILD
+		killed = reaped && ws.Signaled()
+		r.orphaned = r.orphaned || killed
 		if !reaped {
 			r.helpers[pid], r.gone[pid] = p, gone
 		}
@@ -177,7 +185,7 @@ func (r *reaper) begin(owner *tree, start func(made func(pid int) bool) (*spawn.
 	r.mu.Unlock()
 	if reaped {
 		p.Reaped()
-		gone(false)
+		gone(killed)
 	}
 	return p, err
 }
