@@ -56,14 +56,19 @@ var errTransfers error = &gate.Refusal{Code: errcode.RateLimited, Message: "too 
 // take counts n bytes of a pool. For frames and inputs it waits until there is room, and returns errFull after too long. For
 // windows it fails at once, with errTransfers if others have the memory.
 func (b *budget) take(ctx context.Context, p pool, n int64) error {
+	return b.grow(ctx, p, 0, n)
+}
+
+// grow is take for a frame or input of which a part was taken already, but that its bound holds for the others.
+func (b *budget) grow(ctx context.Context, p pool, part, n int64) error {
 	if p == windows {
-		return b.try(p, n)
+		return b.try(p, part, n)
 	}
 	late, look := time.NewTimer(b.patience), time.NewTicker(b.patience/looks)
 	defer late.Stop()
 	defer look.Stop()
 	for {
-		err := b.try(p, n)
+		err := b.try(p, part, n)
 		if err == nil {
 			return nil
 		}
@@ -82,12 +87,12 @@ func (b *budget) take(ctx context.Context, p pool, n int64) error {
 	}
 }
 
-// try is take without waiting.
-func (b *budget) try(p pool, n int64) error {
+// try is grow without waiting.
+func (b *budget) try(p pool, part, n int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	was := b.taken[p]
-	if bound := [pools]int64{frames: maxFrames, inputs: maxInputs}[p]; bound > 0 && was > 0 && was+n > bound {
+	if bound := [pools]int64{frames: maxFrames, inputs: maxInputs}[p]; bound > 0 && was > part && was+n > bound {
 		return errFull
 	}
 	b.taken[p] += n

@@ -1,8 +1,11 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,14 +30,18 @@ func testBudget(most int64, patience time.Duration, paused func() bool) (b *budg
 func TestBudget(t *testing.T) {
 	b, held := testBudget(1<<40, time.Minute, awake)
 	for _, p := range []pool{frames, inputs} {
-		if err := b.try(p, maxFrames+1); err != nil {
+		if err := b.try(p, 0, maxFrames+1); err != nil {
 			t.Errorf("one piece of pool %d: %v", p, err)
 		}
-		if err := b.try(p, 1); !errors.Is(err, errFull) {
+		if err := b.try(p, 0, 1); !errors.Is(err, errFull) {
 			t.Errorf("more of pool %d: %v", p, err)
 		}
 	}
-	if err := b.try(windows, 1<<30); err != nil {
+	if err := b.try(frames, maxFrames+1, 1); err != nil {
+		t.Errorf("more of the same piece: %v", err)
+	}
+	b.give(frames, 1)
+	if err := b.try(windows, 0, 1<<30); err != nil {
 		t.Error(err)
 	}
 	if want := int64(1<<30 + 2*(maxFrames+1) - gate.FreeBody); *held != want {
@@ -47,9 +54,39 @@ func TestBudget(t *testing.T) {
 		t.Errorf("after all was given back %v is taken, and %d is held", b.taken, *held)
 	}
 	for range 2 {
-		if err := b.try(frames, gate.FreeBody/2); err != nil || *held != 0 {
+		if err := b.try(frames, 0, gate.FreeBody/2); err != nil || *held != 0 {
 			t.Errorf("%d bytes are held for little, %v", *held, err)
 		}
+	}
+}
+
+// A frame counts as it comes, whatever length it announces.
+func TestFramesCountAsTheyCome(t *testing.T) {
+	b, held := testBudget(1<<40, time.Minute, awake)
+	ch := &channel{budget: b, ctx: t.Context()}
+	from, to := io.Pipe()
+	read := make(chan error)
+	go func() {
+		body, err := ch.readBody(from, maxFrame)
+		if err == nil && (len(body) != maxFrame || body[maxFrame-1] != 'x') {
+			err = fmt.Errorf("%d bytes are not what was sent", len(body))
+		}
+		read <- err
+	}()
+	sent := 0
+	for _, n := range []int{1, gate.FreeBody, 1 << 20, maxFrame} {
+		if _, err := to.Write(bytes.Repeat([]byte{'x'}, n-sent)); err != nil {
+			t.Fatal(err)
+		}
+		sent = n
+		b.mu.Lock()
+		if most := int64(2*max(n, gate.FreeBody)) * copies; *held > most {
+			t.Errorf("%d bytes are held for %d", *held, n)
+		}
+		b.mu.Unlock()
+	}
+	if err := <-read; err != nil || b.taken[frames] != maxFrame*copies {
+		t.Errorf("%d bytes are taken, %v", b.taken[frames], err)
 	}
 }
 
@@ -79,7 +116,7 @@ func TestWindowsLeaveRoomForAFrame(t *testing.T) {
 // A wait ends when there is room, when it has lasted too long, or when the channel ends. While the sandbox is paused it lasts.
 func TestBudgetWaits(t *testing.T) {
 	b, _ := testBudget(1<<40, time.Minute, awake)
-	if err := b.try(frames, maxFrames); err != nil {
+	if err := b.try(frames, 0, maxFrames); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error)
@@ -100,7 +137,7 @@ func TestBudgetWaits(t *testing.T) {
 		const patience, paused = 16 * time.Second, 50 * time.Second
 		began := time.Now()
 		b, _ := testBudget(1<<40, patience, func() bool { return time.Since(began) < paused })
-		if err := b.try(frames, maxFrames); err != nil {
+		if err := b.try(frames, 0, maxFrames); err != nil {
 			t.Fatal(err)
 		}
 		err := b.take(t.Context(), frames, 1)

@@ -10,13 +10,16 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/coder/websocket"
 	"github.com/fxamacker/cbor/v2"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/engine"
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
 
@@ -215,14 +218,11 @@ func (ch *channel) read(from io.Reader) error {
 		if err != nil {
 			return err
 		}
+		body, err := ch.readBody(from, n)
+		if err != nil {
+			return err
+		}
 		size := int64(n) * copies
-		if err := ch.budget.take(ch.ctx, frames, size); err != nil {
-			return err
-		}
-		body := make([]byte, n)
-		if _, err := io.ReadFull(from, body); err != nil {
-			return err
-		}
 		queued := false
 		switch {
 		case flags == flagBulk:
@@ -251,6 +251,28 @@ func (ch *channel) read(from io.Reader) error {
 	}
 	return context.Cause(ch.ctx)
 }
+
+// readBody reads the n bytes of a frame after its head. They count as they come: who announces a frame and sends little of
+// it has no more memory than that, and not for long.
+func (ch *channel) readBody(from io.Reader, n int) (body []byte, err error) {
+	for more := gate.FreeBody; len(body) < n; more = len(body) {
+		more = min(more, n-len(body))
+		if err := ch.budget.grow(ch.ctx, frames, int64(len(body))*copies, int64(more)*copies); err != nil {
+			return nil, err
+		}
+		body = append(body, make([]byte, more)...)
+		slow := time.AfterFunc(codec.BodyTime, func() { ch.closeWithReason(errSlow) })
+		_, err := io.ReadFull(from, body[len(body)-more:])
+		slow.Stop()
+		if err != nil {
+			return nil, err
+		}
+	}
+	return body, nil
+}
+
+// errSlow is the error of a frame that does not come in time.
+var errSlow error = &gate.Refusal{Code: errcode.BodyTimeout, Message: "the frame did not arrive in time", Hint: "send a frame without long pauses"}
 
 // take carries out a message, or passes it on to its operation, which then releases it.
 func (ch *channel) take(m message) (queued bool, err error) {
