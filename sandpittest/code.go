@@ -395,6 +395,9 @@ thread.join()`)
 	if got := runs(t, sb, "asyncio.run(slow(7))"); !got.Success() || got.text() != "7" {
 		t.Errorf("asyncio.run: %+v, error %+v", got, got.Error)
 	}
+	if got := runs(t, sb, "await asyncio.gather(asyncio.ensure_future(slow(8)), asyncio.get_event_loop().create_task(slow(9)))"); got.text() != "[8, 9]" {
+		t.Errorf("after asyncio.run: %+v, error %+v", got, got.Error)
+	}
 }
 
 func testCodeInput(t *testing.T, e *env) {
@@ -492,6 +495,10 @@ func testCodeMagics(t *testing.T, e *env) {
 		{"def f(n):\n    if n:\n        !echo {n + 1} $n $A ${A} {n,n}\n    out = !echo a; echo b\n    return out, out.s\nf(2)", "(['a', 'b'], 'a b')", "3 2 b c b c {n,n}\n"},
 		{"%load_ext autoreload\n%autoreload 2\nwas = %pwd\n%cd /tmp\n%cd -\nwas", "'/'", "/tmp\n/\n"},
 		{"%%bash\nread -r word <<X\nit's\nX\necho $word {was}", "", "it's {was}\n"},
+		{"%%capture kept\nprint('no')\n!echo neither\n1", "", ""},
+		{"kept.stdout", "'no\\nneither\\n'", ""},
+		{"class C:\n    a = 1\n    %matplotlib inline\n    get_ipython().run_cell_magic('capture', '', 'd = a + 1')\nC.d", "2", ""},
+		{"import os\nos.environ['PATH'].split(':')[-1] == os.path.expanduser('~/.local/bin')", "True", ""},
 		{"\n%%writefile /tmp/written\na\n\nb", "", "Writing /tmp/written\n"},
 		{"%%writefile -a /tmp/written\nc\n", "", "Appending to /tmp/written\n"},
 		{"!cat /tmp/written", "", "a\n\nb\nc\n"},
@@ -541,6 +548,9 @@ func testCodeMagics(t *testing.T, e *env) {
 	}
 	if got := runs(t, sb, "%pip --version\n_exit_code"); got.text() == "0" != strings.HasPrefix(got.stdout, "pip ") || got.Error != nil {
 		t.Errorf("%%pip: %+v, error %+v", got, got.Error)
+	}
+	if got := runs(t, sb, "x = 1\npip list --no-such-option 2>/dev/null\n_exit_code == 0"); got.text() != "False" || got.Error != nil {
+		t.Errorf("pip without a mark: %+v, error %+v", got, got.Error)
 	}
 	for source, in := range map[string]string{
 		"print('not')\n%sql 1":    "the magic %sql is not supported: use plain Python, !command, or one of %autoreload %cd ",

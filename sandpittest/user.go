@@ -248,6 +248,7 @@ func testSudo(t *testing.T, e *env) {
 		{"sudo sh -c 'echo out; echo err >&2' 2>&1 | sort", "err\nout"},
 		{"export A=1; sudo sh -c 'echo $A,$B,$HOME,$USER,$SUDO_UID'", ",,$HOME,root," + own},
 		{"export A=1; sudo -E B='2 3' sh -c 'echo $A,$B'", "1,2 3"},
+		{"PIP_BREAK_SYSTEM_PACKAGES=1 sudo sh -c 'echo $PIP_BREAK_SYSTEM_PACKAGES'", "1"},
 		{"sudo -s echo a b", "a b"},
 		{"sudo sh -c 'exit 7'; echo $?", "7"},
 		{"sudo sh -c 'kill -9 $$'; echo $?", "137"},

@@ -64,7 +64,7 @@ func (b *Build) do(ctx context.Context, in *Plan) (step string, err error) {
 	if isPause(in.Ready) {
 		within = maxReadyTime
 	}
-	if err := startProgram(ctx, sb, in.Start, in.Ready, within, sandpit.Command{Env: w.env, Dir: w.dir, User: w.user}); err != nil {
+	if err := startProgram(ctx, sb, in.Start, in.Ready, within, sandpit.Command{Env: w.environment(), Dir: w.dir, User: w.user}); err != nil {
 		return StepLast, err
 	}
 	for name, command := range map[string]string{startVariable: in.Start, readyVariable: in.Ready} {

@@ -65,6 +65,12 @@ type worker struct {
 	dir, user string // "": the sandbox's own
 }
 
+// environment returns the variables of a program: those of the image, and what lets pip install into its Python,
+// which is the image's own (PEP 668).
+func (w *worker) environment() []string {
+	return append([]string{"PIP_BREAK_SYSTEM_PACKAGES=1"}, w.env...)
+}
+
 // files returns the files of the sandbox for the user of the steps, with the rights of root if the sandbox has root inside.
 func (w *worker) files() sandpit.Files {
 	made, _ := w.sb.Made() // one that is not known has the usual user
@@ -111,7 +117,7 @@ func (w *worker) step(ctx context.Context, name string, s Step) error {
 		if len(s.Args) == 2 && s.Args[1] != "" {
 			user = w.own(s.Args[1])
 		}
-		return w.run(ctx, name, sandpit.Command{Argv: loginShell(ctx, w.sb, s.Args[0]), Env: w.env, Dir: w.dir, User: user})
+		return w.run(ctx, name, sandpit.Command{Argv: loginShell(ctx, w.sb, s.Args[0]), Env: w.environment(), Dir: w.dir, User: user})
 	}
 	return w.copy(ctx, name, s)
 }

@@ -446,7 +446,7 @@ func (p *hostPlan) generate() {
 	p.link("etc/mtab", "/proc/mounts")
 	p.file("etc/inputrc", "set input-meta on\nset output-meta on\n\"\\e[1~\": beginning-of-line\n\"\\e[4~\": end-of-line\n"+
 		"\"\\e[3~\": delete-char\n\"\\e[1;5C\": forward-word\n\"\\e[1;5D\": backward-word\n")
-	p.homeFile(".profile", "if [ -n \"$BASH_VERSION\" ]; then . \"$HOME/.bashrc\"; fi\n")
+	p.homeFile(".profile", "PATH=\"$PATH:$HOME/.local/bin\"\nif [ -n \"$BASH_VERSION\" ]; then . \"$HOME/.bashrc\"; fi\n")
 	p.homeFile(".bashrc", "PS1='\\u@\\h:\\w\\$ '\nalias ls='ls --color=auto' grep='grep --color=auto'\n")
 }
 

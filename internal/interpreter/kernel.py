@@ -367,7 +367,7 @@ def kernel(setup):
         try:
             tree = compile(source, name, "exec", flags, dont_inherit=True)
         except SyntaxError:
-            if not any(mark in source for mark in "!%?"):
+            if not any(mark in source for mark in ("!", "%", "?", "pip")):
                 raise
             tree = None
         if tree is None:
@@ -455,6 +455,8 @@ def kernel(setup):
                 state["running"] = True
                 if state["interrupted"]:  # before it began
                     raise KeyboardInterrupt
+                if state["loop"] is not None:
+                    __import__("asyncio").set_event_loop(shared_loop())  # asyncio.run leaves none
                 try:
                     execute(request["code"], "<run %d>" % count)
                 except SystemExit as e:  # the interpreter stays, as in notebooks
@@ -674,6 +676,7 @@ def kernel(setup):
     count = 0
     add_user_site()
     os.environ.setdefault("PIP_BREAK_SYSTEM_PACKAGES", "1")  # the sandbox's Python is its own, or read-only
+    os.environ["PATH"] = os.environ.get("PATH", os.defpath) + ":" + os.path.expanduser("~/.local/bin")  # where pip puts programs
     builtins.exit = builtins.quit = sys.exit  # those of the module site close standard input
     for module in setup.get("modules") or ():
         __import__(module)

@@ -26,14 +26,23 @@ def ipython_shell(namespace, perform, find_packages, displays):
         sys.stdout.flush()
         sys.stderr.flush()
 
+    captured = []  # has an element while %%capture runs
+
     def command(text):
         flush()
-        namespace["_exit_code"] = subprocess.call(["sh", "-c", text])
+        into = subprocess.PIPE if captured else None
+        done = subprocess.run(["sh", "-c", text], stdout=into, stderr=into)
+        for stream, data in (sys.stdout, done.stdout), (sys.stderr, done.stderr):
+            if data:
+                stream.write(data.decode(errors="replace"))
+        namespace["_exit_code"] = done.returncode
         find_packages()
 
     def scope_of(frame):
-        """Returns the local variables of a function, or None at the top level."""
-        return None if frame.f_locals is frame.f_globals else dict(frame.f_locals)
+        """Returns the local variables of a function or class, or None at the top level."""
+        if frame.f_locals is frame.f_globals:
+            return None
+        return dict(frame.f_locals) if frame.f_code.co_flags & 1 else frame.f_locals  # CO_OPTIMIZED: not of a class
 
     def placed(source, frame, cell):
         """Puts lines where the block has them: what a magic is about is in its line, or in those that follow."""
@@ -133,6 +142,34 @@ def ipython_shell(namespace, perform, find_packages, displays):
         with open(name, "a" if append else "w", encoding="utf-8") as file:
             file.write(cell if cell.endswith("\n") else cell + "\n")
 
+    class Captured:
+        """What %%capture has kept."""
+
+        def __init__(self, stdout, stderr):
+            self.stdout, self.stderr = stdout, stderr
+
+        def __str__(self):
+            return self.stdout
+
+        def show(self):
+            sys.stdout.write(self.stdout)
+            sys.stderr.write(self.stderr)
+
+        __call__ = show
+
+    def capture(line, frame, cell):
+        import contextlib, io
+        out, err = io.StringIO(), io.StringIO()
+        captured.append(True)
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                perform(placed(cell, frame, True), frame.f_code.co_filename, scope_of(frame))
+        finally:
+            captured.pop()
+            names = [word for word in line.split() if not word.startswith("-")]
+            if names:
+                namespace[names[0]] = Captured(out.getvalue(), err.getvalue())
+
     def shows(kind):
         def show(line, frame, cell):
             names = displays()
@@ -141,7 +178,7 @@ def ipython_shell(namespace, perform, find_packages, displays):
 
     of_lines = {"time": time_, "timeit": timeit_, "pip": pip, "cd": cd, "env": env, "set_env": env, "pwd": lambda line, frame: os.getcwd()}
     of_lines.update(dict.fromkeys(("matplotlib", "load_ext", "reload_ext", "unload_ext", "autoreload", "config", "colors", "precision"), nothing))
-    of_cells = {"time": time_, "timeit": timeit_, "writefile": writefile, "file": writefile, "python": program(sys.executable), "python3": program(sys.executable)}
+    of_cells = {"capture": capture, "time": time_, "timeit": timeit_, "writefile": writefile, "file": writefile, "python": program(sys.executable), "python3": program(sys.executable)}
     of_cells.update((name, program(name)) for name in ("bash", "sh"))
     of_cells.update((kind.lower(), shows(kind)) for kind in ("HTML", "Markdown", "Latex", "SVG", "Javascript"))
 
@@ -247,6 +284,8 @@ def ipython_shell(namespace, perform, find_packages, displays):
                     if before or after_it:
                         lines[at] = indent + call("help", name, (before or after_it) == "??")
                         continue
+                if logical and pip_line.match(line):  # as in notebooks, where some magics need no mark
+                    line = re.sub(r"pip3?", "%pip", line, count=1)
                 found = logical and magic_line.match(line)
                 if found:
                     indent, target, kind, rest = found.groups()
@@ -284,5 +323,6 @@ def ipython_shell(namespace, perform, find_packages, displays):
 
     token = re.compile(r'''"""|\'\'\'|["'#()\[\]{}]|\\$''')
     magic_line = re.compile(r"""(\s*)((?:[^\W\d][\w.,\[\]'" *]*=\s*)?)(!!?|%(?!%))(.*\S.*)$""")
+    pip_line = re.compile(r"\s*pip3?\s+(install|uninstall|download|list|freeze|show|check)\b")
     help_line = re.compile(r"(\s*)(\?{0,2})\s*([^\W\d][\w.]*)\s*(\?{0,2})\s*$")
     return Shell()

@@ -276,7 +276,7 @@ func (c *call) lookAt() (engine.Box, error) {
 	info, err := sb.Info(c.Ctx)
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, asGone(err)
 	case expired(info):
 		return nil, errGone
 	case info.State == sandpit.StateRunning && !timeIsOver(info), (info.State == sandpit.StatePaused || timeIsOver(info)) && stateOf(sb).AutoResume:

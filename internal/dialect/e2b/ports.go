@@ -139,6 +139,14 @@ var errNotOpen error = &gate.Refusal{
 	Hint: "create a preview of the port with 'sandpit preview', send the header e2b-traffic-access-token, or ask the operator to allow open-ports in the policy",
 }
 
+// asGone returns errGone for the error of a sandbox that is being removed, which the SDKs take for what it is.
+func asGone(err error) error {
+	if errcode.Of(err) == errcode.Closed {
+		return errGone
+	}
+	return err
+}
+
 // errGone is the error of requests to the data plane of a sandbox that is not there.
 var errGone error = &gate.Refusal{Code: errcode.Closed, Message: "the sandbox was not found"}
 

@@ -203,7 +203,7 @@ func (c *call) follow(s *eventStream, p sandpit.Process) error {
 	case err != nil && ctx.Err() != nil:
 		return s.end(context.Cause(ctx))
 	case err != nil:
-		return s.end(err)
+		return s.end(asGone(err))
 	}
 	if res.TimedOut || res.Signal == int(syscall.SIGKILL) {
 		if gone := c.ending(); gone != nil {

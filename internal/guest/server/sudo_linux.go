@@ -134,7 +134,7 @@ options:
 	for _, e := range environ {
 		switch name, _, _ := strings.Cut(e, "="); name {
 		case "":
-		case "TERM", "LANG", "COLORTERM":
+		case "TERM", "LANG", "COLORTERM", "PIP_BREAK_SYSTEM_PACKAGES": // root's Python is that of the sandbox, too
 			env = append(env, e)
 		case "HOME", "USER", "LOGNAME", "PATH":
 		default:
