@@ -81,6 +81,29 @@ const (
 // errForged is the error of what no program of this package sends.
 var errForged = errors.New("the code wrote to the connection of its interpreter")
 
+// maxRun bounds the bytes of all messages of a run, as Limits.Output does by default those of what it prints: reading them
+// takes the time of the server.
+const maxRun = 1 << 30
+
+// errTooMuch ends a run that sends more.
+var errTooMuch = errors.New("the code displayed more than 1 GiB")
+
+// bounded reads at most left bytes.
+type bounded struct {
+	from io.Reader
+	left int64
+}
+
+// Read reads what there is.
+func (b *bounded) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, errTooMuch
+	}
+	n, err := b.from.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	return n, err
+}
+
 // reader reads messages.
 type reader struct {
 	in     *bufio.Reader

@@ -254,3 +254,21 @@ func TestParseCommand(t *testing.T) {
 		}
 	}
 }
+
+// Nothing is read beyond the bound of a run, in however many or long lines it comes.
+func TestChannelIsBounded(t *testing.T) {
+	for name, text := range map[string]string{"many lines": strings.Repeat("{}\n", 1000), "one line": strings.Repeat("x", 3000)} {
+		for _, only := range [][]byte{nil, []byte("nonce")} {
+			from := strings.NewReader(text)
+			r := newReader(&bounded{from, 2000}, func(int64) error { return nil })
+			r.only = only
+			var err error
+			for err == nil {
+				_, _, err = r.next()
+			}
+			if err != errTooMuch || from.Len() != 1000 {
+				t.Errorf("%s: %v, and %d bytes are left", name, err, from.Len())
+			}
+		}
+	}
+}

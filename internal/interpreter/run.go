@@ -350,7 +350,7 @@ func (r *run) talk(ctx context.Context) error {
 		_ = conn.Close()
 		return ctx.Err()
 	}
-	in := newReader(conn, r.c.m.place.Charge)
+	in := newReader(&bounded{conn, maxRun}, r.c.m.place.Charge)
 	hello, release, err := in.next()
 	if err != nil {
 		return err

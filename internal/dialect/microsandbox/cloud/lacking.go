@@ -22,10 +22,12 @@ func lackingRoutes() []route {
 
 		volumes, snapshots = "volumes are", "snapshots are"
 	)
+	// A path that has others below it has their methods, too: the multiplexer would answer with a redirect to the path
+	// with a slash, without a key.
 	add(volumes, "volumes", "/v1/volumes", get, post)
-	add(volumes, "volume", "/v1/volumes/{volume}", get, patch, del)
+	add(volumes, "volume", "/v1/volumes/{volume}", get, post, put, patch, del)
 	add(volumes, "volumeFiles", "/v1/volumes/{volume}/{part...}", get, post, put, del)
-	add(snapshots, "snapshots", "/v1/snapshots", get, post)
+	add(snapshots, "snapshots", "/v1/snapshots", get, post, del)
 	add(snapshots, "snapshot", "/v1/snapshots/{part...}", get, post, del)
 	add(snapshots, "snapshotOperation", "/v1/snapshot-operations/{operation}", get)
 	add("changing a sandbox is", "modifySandbox", onePath, patch)
