@@ -36,7 +36,7 @@ type groupDir struct {
 	path  string
 	ctrls ctrls // in use here
 	v2    bool
-	work  bool // it has a child for what counts against the limit of processes: see work_linux.go
+	work  bool // it has a child for all processes but the first: see work_linux.go
 }
 
 // tries bounds how often Create starts again because another sandpit removed,

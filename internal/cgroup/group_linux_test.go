@@ -196,17 +196,21 @@ func startIn(t *testing.T, g *Group, cmd *exec.Cmd) child {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if fd, err := g.OpenWork(); err != nil {
+	more, err := g.OpenWork()
+	if err != nil {
 		t.Fatal(err)
-	} else if fd >= 0 {
-		fds = append(fds, fd)
 	}
+	fds = append(fds, more...)
 	script := ""
 	for i, fd := range fds {
 		f := os.NewFile(uintptr(fd), "join")
 		defer f.Close()
 		cmd.ExtraFiles = append(cmd.ExtraFiles, f)
-		script += fmt.Sprintf("echo 0 >&%[1]d || exit 1; exec %[1]d>&-; ", 3+i)
+		if fd := 3 + i; fd < 10 {
+			script += fmt.Sprintf("echo 0 >&%[1]d || exit 1; exec %[1]d>&-; ", fd)
+		} else { // which sh has no redirections for
+			script += fmt.Sprintf("echo 0 >/proc/self/fd/%d || exit 1; ", fd)
+		}
 	}
 	cmd.Args = append([]string{"sh", "-c", script + `exec "$@"`, "sh", cmd.Path}, cmd.Args[1:]...)
 	cmd.Path = "/bin/sh"
@@ -495,6 +499,40 @@ func TestMemoryBomb(t *testing.T) {
 	}
 	if s.MemoryPeak != -1 && (s.MemoryPeak < 32<<20 || s.MemoryPeak > 65<<20) {
 		t.Errorf("peak is %d, want about %d", s.MemoryPeak, 64<<20)
+	}
+}
+
+// What a sandbox runs shares the processors with its first process as a whole, however many there are.
+func TestProgramsAreOneForTheScheduler(t *testing.T) {
+	for name, old := range older() {
+		l := layoutOf(t, old)
+		if l.kernel < hasWork {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			g := newGroup(t, l, testLimits)
+			c := startIn(t, g, helper(t, "forks"))
+			fmt.Fprintln(c.in, "go")
+			c.line(t)
+			for _, d := range g.dirs {
+				if d.ctrls&cpu == 0 {
+					continue
+				}
+				if d.v2 {
+					if passed, err := os.ReadFile(d.path + "/cgroup.subtree_control"); err != nil || !strings.Contains(string(passed), "cpu") {
+						t.Errorf("the child has %q, %v", passed, err)
+					}
+				}
+				list, err := os.ReadFile(d.path + work + map[bool]string{false: "/tasks", true: "/cgroup.threads"}[d.v2])
+				if n := strings.Count(string(list), "\n"); err != nil || n < 32 {
+					t.Errorf("%d of them are in the child, %v", n, err)
+				}
+			}
+			if err := g.Remove(); err != nil {
+				t.Fatal(err)
+			}
+			_ = c.Wait()
+		})
 	}
 }
 

@@ -26,7 +26,7 @@ type SavedDir struct {
 	Path        string `json:"path"`
 	Controllers uint8  `json:"controllers"` // bits of this package's own
 	V2          bool   `json:"v2,omitempty"`
-	Work        bool   `json:"work,omitempty"` // what counts against the limit of processes is in a child; earlier versions made none
+	Work        bool   `json:"work,omitempty"` // all processes but the first are in a child; earlier versions made none, or only that of the limit of processes
 }
 
 // Save returns what Reopen needs.

@@ -17,9 +17,14 @@ import (
 // makes all other processes, and joins the child by the descriptor of OpenWork: the kernel
 // counts a new process where the thread is that makes it.
 //
+// It must not wait behind the programs for a processor either: those may be as many as their
+// limit, and what ends them at their timeout is the first process. So where the processor
+// time is limited, it is passed on to the child, too, which gets as much as one thread of the first
+// process. The limit itself is the group's.
+//
 // On v1 each thread has a group of its own in each hierarchy. On v2 the child is
-// threaded, and of the controllers only that of processes is passed on to it: memory and
-// processor time are still counted and limited in the group.
+// threaded, and of the controllers only these two are passed on to it: memory is still
+// counted and limited in the group.
 
 // work is the name of the child, behind that of a group's directory.
 const work = "/work"
@@ -37,10 +42,10 @@ const (
 )
 
 // splits reports whether a group made in p with these controllers has the child. A
-// hierarchy of v1 with more controllers than that of processes has none: a child would
+// hierarchy of v1 with more controllers than those of processes and processor time has none: a child would
 // have them, too.
 func (l *Layout) splits(p *place, use ctrls) bool {
-	return use&pids != 0 && l.kernel >= hasWork && (p.v2 || p.ctrls == pids)
+	return use&(pids|cpu) != 0 && l.kernel >= hasWork && (p.v2 && use&pids != 0 || !p.v2 && p.ctrls&^(pids|cpu|cpuacct) == 0)
 }
 
 // makeWork makes the child, unless the group is in a place where it can't be.
@@ -49,7 +54,7 @@ func (d *groupDir) makeWork() error {
 		return nil
 	}
 	if d.v2 {
-		if err := writeFile(d.path+"/cgroup.subtree_control", "+pids"); err != nil {
+		if err := writeFile(d.path+"/cgroup.subtree_control", d.passedOn("+")); err != nil {
 			return err
 		}
 	}
@@ -61,10 +66,18 @@ func (d *groupDir) makeWork() error {
 		// The group itself is within a threaded one, and can be no domain.
 		d.work = false
 		if err = rmdir(d.path + work); err == nil {
-			err = writeFile(d.path+"/cgroup.subtree_control", "-pids")
+			err = writeFile(d.path+"/cgroup.subtree_control", d.passedOn("-"))
 		}
 	}
 	return err
+}
+
+// passedOn returns the controllers that are passed on to the child, each after a sign.
+func (d *groupDir) passedOn(sign string) string {
+	if d.ctrls&cpu == 0 {
+		return sign + "pids"
+	}
+	return sign + "pids " + sign + "cpu"
 }
 
 // limitPids writes the limit of processes. The group's own bounds what the first
@@ -85,13 +98,14 @@ func (d *groupDir) limitPids(limit int64) error {
 	return set(d.path, min(2*limit+forker+Allowance, mostPids))
 }
 
-// OpenWork opens the file to which the thread that makes processes must write "0", so
-// that what it makes counts against the limit of processes. It is -1 where the whole
-// group does. The caller closes it.
-func (g *Group) OpenWork() (int, error) {
+// OpenWork opens the files to which the thread that makes processes must write "0", so
+// that what it makes counts against the limit of processes, and shares the processors with the first
+// process as a whole. There are none where no group has the child. The caller closes them.
+func (g *Group) OpenWork() ([]int, error) {
 	if g.removed.Load() {
-		return -1, sandpit.ErrClosed
+		return nil, sandpit.ErrClosed
 	}
+	var fds []int
 	for _, d := range g.dirs {
 		if !d.work {
 			continue
@@ -102,9 +116,12 @@ func (g *Group) OpenWork() (int, error) {
 		}
 		fd, err := open(name, unix.O_WRONLY)
 		if err != nil {
-			return -1, fmt.Errorf("opening cgroup %s: %w", g.id, err)
+			for _, fd := range fds {
+				unix.Close(fd)
+			}
+			return nil, fmt.Errorf("opening cgroup %s: %w", g.id, err)
 		}
-		return fd, nil
+		fds = append(fds, fd)
 	}
-	return -1, nil
+	return fds, nil
 }

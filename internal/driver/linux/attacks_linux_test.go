@@ -566,6 +566,27 @@ func TestAttackC1ForkBombRemove(t *testing.T) {
 	}
 }
 
+// A fork bomb ends at its timeout, and the guest has the time to end it: it does not wait behind the bomb for a processor.
+func TestAttackC1ForkBombTimeout(t *testing.T) {
+	testkit.NeedWorkingHost(t)
+	if !newDriver().Probe(t.Context()).Features[feature.Pids] {
+		testkit.Lacks(t, "a limit of processes")
+	}
+	testkit.NeedProgram(t, "perl") // and so in the host image
+	sb, err := client(t, options()).Create(t.Context(), sandpit.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := sandpit.Run(t.Context(), sb, sandpit.Command{Argv: []string{"perl", "-e", "fork while 1"}, Timeout: 2 * time.Second})
+	if err != nil || !out.Result.TimedOut {
+		t.Fatalf("got %+v, %v", out.Result, err)
+	}
+	t.Logf("ended in %v", out.Result.Wall)
+	if out := sh(t, sb, "echo alive"); string(out.Stdout) != "alive\n" {
+		t.Errorf("got %+v", out.Result)
+	}
+}
+
 // Whoever wakes what a timeout has stopped, so that it forks on, delays the end of nothing.
 func TestAttackC1WokenForks(t *testing.T) {
 	testkit.NeedWorkingHost(t)

@@ -312,19 +312,21 @@ func (c *creation) prepare(ctx context.Context, h *host, kind idKind, announce b
 	return err
 }
 
-// sendForker gives the guest the file by which the thread that makes processes joins
-// their cgroup, if there is one.
+// sendForker gives the guest the files by which the thread that makes processes joins
+// their cgroups, if there are any.
 func (c *creation) sendForker() error {
 	if c.group == nil {
 		return nil
 	}
-	fd, err := c.group.OpenWork()
-	if err != nil || fd < 0 {
+	fds, err := c.group.OpenWork()
+	if err != nil {
 		return err
 	}
-	defer unix.Close(fd)
-	if err := send(c.socks[0], forkerMessage, []int{fd}); err != nil {
-		return c.explainDeath(err)
+	defer closeAll(fds)
+	for _, fd := range fds {
+		if err := send(c.socks[0], forkerMessage, []int{fd}); err != nil {
+			return c.explainDeath(err)
+		}
 	}
 	return nil
 }
