@@ -23,7 +23,7 @@ const processService = "/process.Process/"
 // processRoutes returns the routes of the service.
 func processRoutes() []route {
 	post := func(method, id string, vital bool, handle func(*call) error) route {
-		return route{method: http.MethodPost, path: processService + method, id: id, guarded: true, audited: true, vital: vital, handle: handle}
+		return route{method: http.MethodPost, path: processService + method, id: id, audited: true, vital: vital, handle: handle}
 	}
 	return []route{
 		post("Start", "startProcess", false, streaming(startProcess)),

@@ -33,20 +33,20 @@ func sandboxRoutes() []route {
 		all, one            = "/sandboxes", "/sandboxes/{id}"
 	)
 	return []route{
-		{method: post, path: "/v2" + all, id: "createSandbox", guarded: true, audited: true, handle: createSandbox},
-		{method: post, path: all, id: "createSandboxV1", guarded: true, audited: true, handle: createSandbox},
+		{method: post, path: "/v2" + all, id: "createSandbox", audited: true, handle: createSandbox},
+		{method: post, path: all, id: "createSandboxV1", audited: true, handle: createSandbox},
 		{method: get, path: "/v2" + all, id: "listSandboxes", handle: listSandboxes},
 		{method: get, path: all, id: "listSandboxesV1", handle: listSandboxes},
 		{method: get, path: one, id: "getSandbox", handle: getSandbox},
-		{method: del, path: one, id: "killSandbox", guarded: true, vital: true, handle: killSandbox},
-		{method: post, path: "/v2" + one + "/connect", id: "connectSandbox", guarded: true, handle: connectSandbox},
-		{method: post, path: one + "/connect", id: "connectSandboxV1", guarded: true, handle: connectSandbox},
-		{method: post, path: one + "/resume", id: "resumeSandbox", guarded: true, handle: resumeSandbox},
-		{method: post, path: one + "/timeout", id: "setTimeout", guarded: true, handle: setTimeout},
-		{method: post, path: one + "/refreshes", id: "refreshSandbox", guarded: true, handle: refreshSandbox},
-		{method: post, path: one + "/pause", id: "pauseSandbox", guarded: true, handle: pauseSandbox},
+		{method: del, path: one, id: "killSandbox", vital: true, handle: killSandbox},
+		{method: post, path: "/v2" + one + "/connect", id: "connectSandbox", handle: connectSandbox},
+		{method: post, path: one + "/connect", id: "connectSandboxV1", handle: connectSandbox},
+		{method: post, path: one + "/resume", id: "resumeSandbox", handle: resumeSandbox},
+		{method: post, path: one + "/timeout", id: "setTimeout", handle: setTimeout},
+		{method: post, path: one + "/refreshes", id: "refreshSandbox", handle: refreshSandbox},
+		{method: post, path: one + "/pause", id: "pauseSandbox", handle: pauseSandbox},
 		{method: get, path: one + "/metrics", id: "getMetrics", handle: getMetrics},
-		{method: put, path: one + "/network", id: "setNetwork", guarded: true, handle: setNetwork},
+		{method: put, path: one + "/network", id: "setNetwork", handle: setNetwork},
 	}
 }
 

@@ -32,15 +32,15 @@ import (
 func templateRoutes() []route {
 	const one = "/templates/{template}"
 	return []route{
-		{method: http.MethodPost, path: "/v3/templates", id: "requestBuild", guarded: true, audited: true, handle: requestBuild},
+		{method: http.MethodPost, path: "/v3/templates", id: "requestBuild", audited: true, handle: requestBuild},
 		{method: http.MethodGet, path: one + "/files/{hash}", id: "uploadLink", handle: uploadLink},
-		{method: http.MethodPost, path: "/v2" + one + "/builds/{build}", id: "startBuild", guarded: true, audited: true, handle: startBuild},
+		{method: http.MethodPost, path: "/v2" + one + "/builds/{build}", id: "startBuild", audited: true, handle: startBuild},
 		{method: http.MethodGet, path: one + "/builds/{build}/status", id: "buildStatus", handle: buildStatus},
 		{method: http.MethodGet, path: "/templates", id: "listTemplates", handle: listTemplates},
 		{method: http.MethodGet, path: "/templates/aliases/{alias}", id: "findTemplate", handle: findTemplate},
-		{method: http.MethodDelete, path: one, id: "removeTemplate", guarded: true, vital: true, handle: removeTemplate},
-		{method: http.MethodPost, path: "/templates/tags", id: "assignTags", guarded: true, audited: true, handle: assignTags},
-		{method: http.MethodDelete, path: "/templates/tags", id: "removeTags", guarded: true, audited: true, handle: removeTags},
+		{method: http.MethodDelete, path: one, id: "removeTemplate", vital: true, handle: removeTemplate},
+		{method: http.MethodPost, path: "/templates/tags", id: "assignTags", audited: true, handle: assignTags},
+		{method: http.MethodDelete, path: "/templates/tags", id: "removeTags", audited: true, handle: removeTags},
 		{method: http.MethodGet, path: one + "/{part}", id: "listTags", handle: listTags},
 	}
 }
@@ -48,7 +48,7 @@ func templateRoutes() []route {
 // uploadRoutes returns the routes of those who have the URL of an upload.
 func uploadRoutes() []route {
 	return []route{
-		{method: http.MethodPut, path: "/templates/{template}/files/{hash}", id: "uploadArchive", guarded: true, handle: uploadArchive},
+		{method: http.MethodPut, path: "/templates/{template}/files/{hash}", id: "uploadArchive", handle: uploadArchive},
 	}
 }
 
