@@ -195,9 +195,8 @@ func (c *call) follow(s *eventStream, p sandpit.Process) error {
 	if s.begin(fmt.Sprintf(`{"event":{"start":{"pid":%d}}}`, p.PID())) != nil {
 		return nil // the client has gone
 	}
-	ctx, cancel := context.WithCancelCause(c.Ctx)
+	ctx, cancel := c.UntilDrained()
 	defer cancel(nil)
-	defer context.AfterFunc(c.api.Gate.Live(), func() { cancel(gate.ErrDraining) })()
 	res, err := p.Wait(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil:
