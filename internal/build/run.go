@@ -40,7 +40,7 @@ func (b *Build) do(ctx context.Context, in *Plan) (step string, err error) {
 	limits := b.request.Limits
 	limits.Life = maxBuildTime
 	spec := sandpit.Spec{Image: in.Image, Limits: limits, Egress: sandpit.Egress{Preset: sandpit.EgressPublic}}
-	sb, err := b.host.Create(ctx, b.caller, spec, b.id)
+	sb, err := b.host.Make(ctx, b.caller, spec, b.id)
 	if err != nil {
 		return StepBase, err
 	}

@@ -237,7 +237,7 @@ func (a *api) newBuilds() *build.Builds {
 		return data
 	}
 	return build.New(build.Host{
-		Gate: a.Gate, Tenant: a.Tenant, Home: homeOf, Own: ownName, TagSaved: a.TagSaved, Built: a.Built, Protect: a.Protect, Log: a.Log,
+		Server: a.Server, Home: homeOf, Own: ownName,
 		Stage: func(ctx context.Context, caller gate.Caller, life time.Duration, id string) (engine.Box, error) {
 			image, err := a.Image("base")
 			if err != nil {
@@ -245,7 +245,7 @@ func (a *api) newBuilds() *build.Builds {
 			}
 			return a.Tenant(caller).CreateFor(ctx, sandpit.Spec{Image: image, Limits: sandpit.Limits{Life: life}}, Name, mark(id))
 		},
-		Create: func(ctx context.Context, caller gate.Caller, spec sandpit.Spec, id string) (engine.Box, error) {
+		Make: func(ctx context.Context, caller gate.Caller, spec sandpit.Spec, id string) (engine.Box, error) {
 			return a.create(ctx, a.Tenant(caller), spec, false, mark(id))
 		},
 	})
