@@ -139,6 +139,24 @@ func tagOf(saved string) (name, tag string) {
 	return name, cmp.Or(tag, defaultTag)
 }
 
+// templates returns the templates that the namespace has built: their saved images by name and tag.
+func (c *call) templates() (map[string]map[string]dialect.SavedImage, error) {
+	all, err := c.api.Saved(c.Ctx, c.Caller)
+	templates := map[string]map[string]dialect.SavedImage{}
+	for saved, image := range all {
+		name, tag := tagOf(saved)
+		if templates[name] == nil {
+			templates[name] = map[string]dialect.SavedImage{}
+		}
+		templates[name][tag] = image
+	}
+	return templates, err
+}
+
+func errNoTemplate(name string) error {
+	return &gate.Refusal{Code: errcode.NotFound, Message: fmt.Sprintf("no template is named %.80q", name)}
+}
+
 // buildIDOf returns the build ID that tags of an image have: SDKs need a UUID.
 func buildIDOf(digest string) string {
 	d := strings.TrimPrefix(digest, "sha256:") + strings.Repeat("0", 32)
@@ -225,7 +243,7 @@ func listTags(c *call) error {
 		}
 	}
 	if len(out) == 0 {
-		return &gate.Refusal{Code: errcode.NotFound, Message: fmt.Sprintf("no template is named %.80q", template)}
+		return errNoTemplate(template)
 	}
 	return c.answer(http.StatusOK, out)
 }
@@ -500,17 +518,13 @@ func entries(log []build.Line) []logEntry {
 func findTemplate(c *call) error {
 	name := strings.TrimSuffix(c.R.PathValue("alias"), ":"+defaultTag)
 	if _, err := c.api.Image(name); err != nil {
-		all, err := c.api.Saved(c.Ctx, c.Caller)
+		all, err := c.templates()
 		if err != nil {
 			return err
 		}
-		found := false
-		for saved := range all {
-			template, _ := tagOf(saved)
-			found = found || saved == name || template == name
-		}
-		if !found {
-			return &gate.Refusal{Code: errcode.NotFound, Message: fmt.Sprintf("no template is named %.80q", name)}
+		template, tag, tagged := strings.Cut(name, ":")
+		if _, ok := all[template][tag]; all[template] == nil || tagged && !ok {
+			return errNoTemplate(name)
 		}
 	}
 	return c.answer(http.StatusOK, map[string]any{"templateID": name, "public": false})
@@ -518,23 +532,15 @@ func findTemplate(c *call) error {
 
 // listTemplates lists the templates that the namespace has built.
 func listTemplates(c *call) error {
-	all, err := c.api.Saved(c.Ctx, c.Caller)
+	all, err := c.templates()
 	if err != nil {
 		return err
 	}
-	templates := map[string]map[string]dialect.SavedImage{}
-	for saved, image := range all {
-		name, tag := tagOf(saved)
-		if templates[name] == nil {
-			templates[name] = map[string]dialect.SavedImage{}
-		}
-		templates[name][tag] = image
-	}
 	out := []map[string]any{}
-	for _, name := range slices.Sorted(maps.Keys(templates)) {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
 		var first, last time.Time
 		builds := map[string]bool{}
-		for _, image := range templates[name] {
+		for _, image := range all[name] {
 			if first.IsZero() || image.Named.Before(first) {
 				first = image.Named
 			}
@@ -555,21 +561,18 @@ func listTemplates(c *call) error {
 // removeTemplate removes a template that the namespace has built, with all its tags.
 func removeTemplate(c *call) error {
 	name := strings.TrimSuffix(c.R.PathValue("template"), ":"+defaultTag)
-	all, err := c.api.Saved(c.Ctx, c.Caller)
+	all, err := c.templates()
 	if err != nil {
 		return err
 	}
-	found := false
-	for saved := range all {
-		if template, _ := tagOf(saved); template == name {
-			if err := c.api.RemoveSaved(c.Ctx, c.Caller, saved); err != nil {
-				return err
-			}
-			found = true
-		}
+	if all[name] == nil {
+		return errNoTemplate(name)
 	}
-	if !found {
-		return &gate.Refusal{Code: errcode.NotFound, Message: fmt.Sprintf("no template is named %.80q", name)}
+	for tag := range all[name] {
+		saved, _ := savedAs(name, tag)
+		if err := c.api.RemoveSaved(c.Ctx, c.Caller, saved); err != nil {
+			return err
+		}
 	}
 	return c.done()
 }
