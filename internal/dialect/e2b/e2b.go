@@ -232,17 +232,15 @@ func (c *call) running() (engine.Box, error) {
 	if err != nil {
 		return nil, c.Untouched(err)
 	}
-	if i, err := sb.Info(c.Ctx); err == nil && (i.State == sandpit.StatePaused || timeIsOver(i)) {
-		if err := sb.Resume(c.Ctx); err != nil {
-			return nil, err
-		}
-		if err := c.extend(sb, defaultLife, nil, true); err != nil && !errors.Is(err, sandpit.ErrForbidden) {
-			return nil, err
-		}
-		if timeIsOver(i) { // it may have been paused meanwhile
-			if err := sb.Resume(c.Ctx); err != nil {
-				return nil, err
+	if i, err := sb.Info(c.Ctx); err == nil && isPaused(i) {
+		err := c.resume(sb, i, func() error {
+			if err := c.extend(sb, defaultLife, nil, true); !errors.Is(err, sandpit.ErrForbidden) {
+				return err
 			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
 		}
 	}
 	return sb, nil
@@ -263,7 +261,7 @@ func (c *call) lookAt() (engine.Box, error) {
 		return nil, asGone(err)
 	case expired(info):
 		return nil, errGone
-	case info.State == sandpit.StateRunning && !timeIsOver(info), (info.State == sandpit.StatePaused || timeIsOver(info)) && stateOf(sb).AutoResume:
+	case info.State == sandpit.StateRunning && !timeIsOver(info), isPaused(info) && stateOf(sb).AutoResume:
 		return sb, nil
 	case timeIsOver(info):
 		info.State = sandpit.StatePaused

@@ -432,7 +432,7 @@ func startBuild(c *call) error {
 
 // plan returns what a build is to do.
 func (in *buildStart) plan(a *api) (*build.Plan, error) {
-	if len(in.Registry) > 0 && string(in.Registry) != "null" {
+	if dialect.Given(in.Registry) {
 		return nil, dialect.Unsupported("images with credentials of their registry are")
 	}
 	p := &build.Plan{From: cmp.Or(in.FromTemplate, in.FromImage), Start: in.StartCmd, Ready: in.ReadyCmd, Force: in.Force}
