@@ -74,15 +74,6 @@ func (r *Route) Answers() map[int][]string {
 	return all
 }
 
-// Allows reports whether the operation may answer with a status, and with the code of an error,
-// which is empty for a success.
-func (r *Route) Allows(status int, code string) bool {
-	if code == "" {
-		return status == r.Status || slices.Contains(r.Also, status) || r.Upgrade && status == http.StatusOK
-	}
-	return errcode.Status(code) == status && slices.Contains(r.Codes(), code)
-}
-
 // inSandbox returns the codes of operations on a sandbox, whose guest or kernel may fail.
 func inSandbox() []string {
 	return []string{errcode.Closed, errcode.State, errcode.Protocol, errcode.Timeout, errcode.Unsupported, errcode.QuotaExceeded}

@@ -105,7 +105,7 @@ func (a *API) Dialect() gate.Dialect {
 			return ""
 		},
 		OwnHost: func(name string) bool {
-			_, _, ok := splitSandboxHost(name, a.domains)
+			_, _, ok := portOfHost(name, a.domains)
 			return ok
 		},
 		Credential: credential,

@@ -48,7 +48,7 @@ func FuzzSandboxHost(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		name := gate.HostName(s)
-		sandbox, port, ok := splitSandboxHost(name, []string{"localhost"})
+		sandbox, port, ok := portOfHost(name, []string{"localhost"})
 		if ok && (port+"-"+sandbox+".localhost" != name || strings.Contains(sandbox, ".")) {
 			t.Errorf("%q is %q and %q", s, sandbox, port)
 		}

@@ -136,7 +136,15 @@ func documented(e *v1.Audit) string {
 	all := api.Routes()
 	i := slices.IndexFunc(all, func(r api.Route) bool { return r.ID == e.Action })
 	// Nobody reads the answer to a client that has left.
-	if i < 0 || e.Phase != auditlog.PhaseEnd || e.Code == errcode.Canceled || all[i].Allows(e.Status, e.Code) {
+	if i < 0 || e.Phase != auditlog.PhaseEnd || e.Code == errcode.Canceled {
+		return ""
+	}
+	r := &all[i]
+	known := e.Status == r.Status || slices.Contains(r.Also, e.Status) || r.Upgrade && e.Status == http.StatusOK
+	if e.Code != "" {
+		known = slices.Contains(r.Answers()[e.Status], e.Code)
+	}
+	if known {
 		return ""
 	}
 	return fmt.Sprintf("%s answers %d %q, which is not in the reference", e.Action, e.Status, e.Code)

@@ -308,7 +308,7 @@ func locationOf(u *url.URL) string {
 }
 
 // failPreview answers a browser that opens a page of a port with a page of its own, and reports
-// whether it did. Holders of a preview are not told names, limits or other details of the sandbox.
+// whether it did.
 func (a *API) failPreview(c *gate.Call, f *gate.Failure) bool {
 	if to, ok := a.target(c.R); !ok || !to.byHost {
 		return false
@@ -316,17 +316,7 @@ func (a *API) failPreview(c *gate.Call, f *gate.Failure) bool {
 	if key, _ := credential(c.R); f.Code == errcode.Unauthenticated && key == "" {
 		f.Hint = "open a preview of the port, or send a key in the header " + headerKey + ": Authorization is the sandbox's"
 	}
-	if c.Caller.Preview != "" {
-		switch f.Code {
-		case errcode.Unavailable:
-			f.Message, f.Hint, f.Path = "nothing answers at this port of the sandbox", "try again when its server has started", ""
-		case errcode.State:
-			f.Message, f.Hint, f.Path = "the sandbox is not running", "ask its owner to start it", ""
-		case errcode.PreviewInvalid, errcode.Invalid, errcode.RateLimited, errcode.Overloaded, errcode.TooManyStreams, errcode.TooManyConnections, errcode.Draining:
-		default:
-			f.Message, f.Hint, f.Path = "the sandbox can't serve this request", "try again later, or ask the owner of the preview", ""
-		}
-	}
+	portproxy.ForStranger(c, f)
 	if !portproxy.WantsPage(c.R) {
 		return false
 	}

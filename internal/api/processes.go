@@ -241,9 +241,9 @@ func waitProcess(c *call) (v1.Process, error) {
 		return v1.Process{}, err
 	}
 	defer leaver(p)()
-	ctx, cancel := context.WithTimeout(c.Ctx, timeout)
-	defer cancel()
-	defer context.AfterFunc(c.api.gate.Live(), cancel)()
+	ctx, cancel := c.UntilDrained()
+	defer cancel(nil)
+	defer time.AfterFunc(timeout, func() { cancel(nil) }).Stop()
 	res, err := p.Wait(ctx)
 	switch {
 	case err == nil:
@@ -408,9 +408,8 @@ func (c *call) attachStream(s clientStream, sb sandpit.Sandbox, info sandpit.Pro
 // watch waits for a process that the caller only looks at: it does so no longer
 // when the client leaves or the server is about to end.
 func (c *call) watch(p sandpit.Process) (sandpit.Result, error) {
-	ctx, cancel := context.WithCancelCause(c.Ctx)
+	ctx, cancel := c.UntilDrained()
 	defer cancel(nil)
-	defer context.AfterFunc(c.api.gate.Live(), func() { cancel(gate.ErrDraining) })()
 	res, err := p.Wait(ctx)
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"strconv"
-	"strings"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/gate"
@@ -36,27 +35,19 @@ func proxyRoute() *Route {
 	return &Route{ID: passingID, Guarded: true, selfAudited: true, handle: forward}
 }
 
-// splitSandboxHost splits <port>-<id>.<domain>.
-func splitSandboxHost(name string, domains []string) (sandbox, port string, ok bool) {
-	label, rest, ok := strings.Cut(name, ".")
-	if !ok {
-		return "", "", false
-	}
-	port, sandbox, ok = strings.Cut(label, "-")
-	if !ok || port == "" || sandbox == "" || strings.Trim(port, "0123456789") != "" {
-		return "", "", false
-	}
+// portOfHost is portproxy.PortOfHost for several domains.
+func portOfHost(name string, domains []string) (sandbox, port string, ok bool) {
 	for _, d := range domains {
-		if rest == d {
-			return sandbox, port, true
+		if sandbox, port, ok = portproxy.PortOfHost(name, d); ok {
+			break
 		}
 	}
-	return "", "", false
+	return sandbox, port, ok
 }
 
 // target returns the port to which a request is forwarded.
 func (a *API) target(r *http.Request) (target, bool) {
-	if sandbox, port, ok := splitSandboxHost(gate.HostName(r.Host), a.domains); ok {
+	if sandbox, port, ok := portOfHost(gate.HostName(r.Host), a.domains); ok {
 		return target{sandbox, port, true}, true
 	}
 	sandbox, port := r.Header.Get(headerSandbox), r.Header.Get(headerPort)

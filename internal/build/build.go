@@ -9,12 +9,12 @@ package build
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
@@ -47,24 +47,18 @@ const (
 
 // Host is what builds need of a server and of the wire API that their clients use.
 type Host struct {
-	Gate   *gate.Gate
-	Tenant func(gate.Caller) *engine.Tenant
+	dialect.Server
 
-	// Stage makes the sandbox for the archives of a build, which lives for so long, and Create one in which its steps are
+	// Stage makes the sandbox for the archives of a build, which lives for so long, and Make one in which its steps are
 	// carried out. What they make must say for itself to which build it belongs: see Builds.DiscardLeft.
-	Stage  func(ctx context.Context, caller gate.Caller, life time.Duration, build string) (engine.Box, error)
-	Create func(ctx context.Context, caller gate.Caller, spec sandpit.Spec, build string) (engine.Box, error)
+	Stage func(ctx context.Context, caller gate.Caller, life time.Duration, build string) (engine.Box, error)
+	Make  func(ctx context.Context, caller gate.Caller, spec sandpit.Spec, build string) (engine.Box, error)
 
 	// Home returns where relative paths of a user begin; "" is the sandbox's own user.
 	Home func(sb engine.Box, user string) string
 
 	// Own is a name that the sandbox's own user has in steps.
 	Own string
-
-	TagSaved func(ctx context.Context, caller gate.Caller, name string, names []string) (digest string, err error) // as of dialect.Server
-	Built    func(caller gate.Caller, key string) (ref string, err error)                                          // as of dialect.Server
-	Protect  func(what string, failed func(error))                                                                 // as of dialect.Server
-	Log      *slog.Logger
 }
 
 // Request is what a build is to make.

@@ -16,9 +16,6 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
-// unwatched returns a Host of builds whose panics end the test.
-func unwatched() Host { return Host{Protect: func(string, func(error)) {}} }
-
 // in returns a caller in a namespace.
 func in(namespace string) gate.Caller { return gate.Caller{Namespace: namespace} }
 
@@ -32,7 +29,7 @@ func newBuild(bs *Builds, namespace, name string) *Build {
 
 // A build that is still being made has no sandbox for its archives, and gets none.
 func TestBuildsWithoutAPlace(t *testing.T) {
-	all := New(unwatched())
+	all := New(Host{})
 	b := newBuild(all, "n", "t")
 	if left, err := all.add(b); err != nil || len(left) != 0 {
 		t.Fatal(left, err)
@@ -60,7 +57,7 @@ func (s *stage) Remove(context.Context) error {
 // Of the builds of one template that wait, only the newest goes on, and what is left of the others is returned: also of those that
 // make room, and of one whose sandbox is still being made.
 func TestNewBuildsReplaceThoseThatWait(t *testing.T) {
-	all := New(unwatched())
+	all := New(Host{})
 	add := func(namespace, name, want string) *Build {
 		t.Helper()
 		b := newBuild(all, namespace, name)
@@ -106,7 +103,7 @@ func TestNewBuildsReplaceThoseThatWait(t *testing.T) {
 	}
 
 	// Namespaces with many that wait do not keep others out.
-	all = New(unwatched())
+	all = New(Host{})
 	for i := range maxBuilds {
 		placed(fmt.Sprint("n", i/maxBuildsOfOne), fmt.Sprint("t", i%maxBuildsOfOne), "", fmt.Sprint("waits ", i))
 	}
@@ -124,7 +121,7 @@ func TestNewBuildsReplaceThoseThatWait(t *testing.T) {
 // A panic in a build ends the build, and not the server.
 func TestBuildPanics(t *testing.T) {
 	log := new(testkit.Buffer)
-	bs, st := New(Host{Protect: dialect.Server{Log: slog.New(slog.NewTextHandler(log, nil))}.Protect}), new(stage) // it has no engine
+	bs, st := New(Host{Server: dialect.Server{Log: slog.New(slog.NewTextHandler(log, nil))}}), new(stage) // it has no engine
 	b := newBuild(bs, "n", "t")
 	b.stage = st
 	b.run(t.Context(), new(Plan))
@@ -140,7 +137,7 @@ func TestBuildPanics(t *testing.T) {
 // not abandoned again.
 func TestBuildsThatGetNothingEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bs := New(unwatched())
+		bs := New(Host{})
 		var made []*Build
 		for _, name := range []string{"idle", "busy"} {
 			b := newBuild(bs, "n", name)
@@ -174,7 +171,7 @@ func TestBuildsThatGetNothingEnd(t *testing.T) {
 
 // A build whose start is refused ends, and its sandbox is removed, unless the refusal says when to try again.
 func TestBuildsWhoseStartIsRefused(t *testing.T) {
-	bs, st := New(unwatched()), new(stage)
+	bs, st := New(Host{}), new(stage)
 	b := newBuild(bs, "n", "t")
 	if _, err := bs.add(b); err != nil || !bs.place(b, st) {
 		t.Fatal(err)
@@ -191,7 +188,7 @@ func TestBuildsWhoseStartIsRefused(t *testing.T) {
 // A build that waits ends with the life of its key, and not with that of the server. However it ends, the gate learns that it is over.
 func TestBuildsThatWaitEndWithTheirKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bs := New(unwatched())
+		bs := New(Host{})
 		ends := func(name, why string, end func(b *Build)) {
 			t.Helper()
 			b, st := newBuild(bs, "n", name), new(stage)

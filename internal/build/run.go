@@ -40,7 +40,7 @@ func (b *Build) do(ctx context.Context, in *Plan) (step string, err error) {
 	limits := b.request.Limits
 	limits.Life = maxBuildTime
 	spec := sandpit.Spec{Image: in.Image, Limits: limits, Egress: sandpit.Egress{Preset: sandpit.EgressPublic}}
-	sb, err := b.host.Create(ctx, b.caller, spec, b.id)
+	sb, err := b.host.Make(ctx, b.caller, spec, b.id)
 	if err != nil {
 		return StepBase, err
 	}
@@ -76,7 +76,7 @@ func (b *Build) do(ctx context.Context, in *Plan) (step string, err error) {
 	if err != nil {
 		return StepLast, err
 	}
-	_, err = found.(sandpit.Committer).Commit(ctx, sandpit.Commit{Name: b.request.Saved[0], Env: w.env, WorkDir: w.dir, User: w.user, Labels: map[string]string{engine.BuildLabel: key}})
+	_, err = found.Commit(ctx, sandpit.Commit{Name: b.request.Saved[0], Env: w.env, WorkDir: w.dir, User: w.user, Labels: map[string]string{engine.BuildLabel: key}})
 	if err == nil && len(b.request.Saved) > 1 {
 		_, err = b.host.TagSaved(ctx, b.caller, b.request.Saved[0], b.request.Saved[1:])
 	}

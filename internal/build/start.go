@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/engine"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
@@ -72,9 +73,7 @@ func startProgram(ctx context.Context, sb engine.Box, start, ready string, withi
 		if err != nil {
 			return fmt.Errorf("starting the program of the template: %w", err)
 		}
-		if d, ok := p.(sandpit.Detacher); ok {
-			d.Detach()
-		}
+		dialect.Detach(p)
 	}
 	if ready == "" {
 		return nil

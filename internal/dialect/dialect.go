@@ -166,6 +166,13 @@ func (s Server) Protect(what string, failed func(error)) {
 	}
 }
 
+// Detach detaches the caller from a process, which continues. See sandpit.Detacher.
+func Detach(p sandpit.Process) {
+	if d, ok := p.(sandpit.Detacher); ok {
+		d.Detach()
+	}
+}
+
 // CPUPercent returns the CPU time used between two samples, in percent of one CPU. It is 0 if that is unknown.
 func CPUPercent(was, now sandpit.Sample) float64 {
 	wall := now.Time.Sub(was.Time)

@@ -49,6 +49,9 @@ func Parse(c *gate.Call, data []byte, v any) error {
 	return nil
 }
 
+// Given reports whether a field is in JSON, with another value than null.
+func Given(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }
+
 // Exactly decodes JSON into v, and refuses fields that v does not have. what names the JSON in errors.
 func Exactly(what string, data []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(data))

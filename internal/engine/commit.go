@@ -18,10 +18,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/policy"
 )
 
-var (
-	_ sandpit.Committer = (*Sandbox)(nil)
-	_ sandpit.Committer = view{}
-)
+var _ sandpit.Committer = (*Sandbox)(nil)
 
 // BuildLabel is a label of images that a build has saved: what the build was made of. Images that are saved from sandboxes of such an
 // image do not inherit it.

@@ -197,6 +197,7 @@ const (
 // sandboxes that Engine and Tenant return are Boxes.
 type Box interface {
 	sandpit.Sandbox
+	sandpit.Committer
 
 	// Made returns everything that the sandbox was made with. It returns ErrUnsupported for
 	// a sandbox that ends with its engine and has no record.

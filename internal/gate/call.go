@@ -82,6 +82,14 @@ func NewRequestID() string { return strings.ToLower(rand.Text()[:16]) }
 // Gate returns the gate that the call has passed.
 func (c *Call) Gate() *Gate { return c.gate }
 
+// UntilDrained returns a context that ends with Ctx, and with ErrDraining when the gate begins to drain: for calls that only
+// follow something, such as events or logs. The handler must end it.
+func (c *Call) UntilDrained() (context.Context, context.CancelCauseFunc) {
+	ctx, end := context.WithCancelCause(c.Ctx)
+	stop := context.AfterFunc(c.gate.live, func() { end(ErrDraining) })
+	return ctx, func(cause error) { stop(); end(cause) }
+}
+
 // operation returns the ID of the route, or "none".
 func (c *Call) operation() string {
 	if c.route == nil {

@@ -5,8 +5,27 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
+
+// ForStranger removes from a failure what callers without a key must not learn: names, limits and other details of the sandbox.
+func ForStranger(c *gate.Call, f *gate.Failure) {
+	if c.Caller.Preview == "" {
+		return
+	}
+	switch f.Code {
+	case errcode.Unavailable:
+		if c.BrokenOff() == nil {
+			f.Message, f.Hint, f.Path = "nothing answers at this port of the sandbox", "try again when its server has started", ""
+		}
+	case errcode.Closed, errcode.State:
+		f.Message, f.Hint, f.Path = "the sandbox is not running", "ask its owner to start it", ""
+	case errcode.PreviewInvalid, errcode.Invalid, errcode.RateLimited, errcode.Overloaded, errcode.TooManyStreams, errcode.TooManyConnections, errcode.Draining, errcode.HostRefused, errcode.OriginRefused:
+	default:
+		f.Message, f.Hint, f.Path = "the sandbox can't serve this request", "try again later, or ask its owner", ""
+	}
+}
 
 // WantsPage reports whether a browser opens a page. Without TLS, most say that only in Accept.
 func WantsPage(r *http.Request) bool {

@@ -118,6 +118,17 @@ func ParsePort(text string) (uint16, error) {
 	return uint16(n), nil
 }
 
+// PortOfHost returns the sandbox and the port that a host name (see gate.HostName) of the form PORT-SANDBOX.DOMAIN has. The
+// port has digits alone; ParsePort says whether it is one.
+func PortOfHost(name, domain string) (sandbox, port string, ok bool) {
+	label, ok := strings.CutSuffix(name, "."+domain)
+	port, sandbox, _ = strings.Cut(label, "-")
+	if !ok || port == "" || strings.Trim(port, "0123456789") != "" || sandbox == "" || strings.Contains(sandbox, ".") {
+		return "", "", false
+	}
+	return sandbox, port, true
+}
+
 // Forward forwards the request of a call, and its answer. Call CheckKeys before.
 func (p *Proxy) Forward(c *gate.Call, to Target) {
 	if c.R.Method == http.MethodConnect { // after its answer clients take the connection for a tunnel, which it is not

@@ -39,9 +39,8 @@ func Follow[T any](c *gate.Call, kind string, source Source[T]) error {
 	if err := c.OpenStream(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(c.Ctx)
+	ctx, cancel := c.UntilDrained()
 	defer cancel(nil)
-	defer context.AfterFunc(c.Gate().Live(), func() { cancel(gate.ErrDraining) })()
 	s := NewResponse(c, kind)
 	if source.ID != nil {
 		s.id = source.ID

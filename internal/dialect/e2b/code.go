@@ -30,11 +30,11 @@ func onInterpreter(path string) bool {
 func codeRoutes() []route {
 	const one = contextsPath + "/{context}"
 	return []route{
-		{method: http.MethodPost, path: "/execute", id: "runCode", guarded: true, audited: true, handle: runCode},
-		{method: http.MethodPost, path: contextsPath, id: "createContext", guarded: true, handle: createContext},
+		{method: http.MethodPost, path: "/execute", id: "runCode", audited: true, handle: runCode},
+		{method: http.MethodPost, path: contextsPath, id: "createContext", handle: createContext},
 		{method: http.MethodGet, path: contextsPath, id: "listContexts", handle: listContexts},
-		{method: http.MethodDelete, path: one, id: "removeContext", guarded: true, vital: true, handle: removeContext},
-		{method: http.MethodPost, path: one + "/restart", id: "restartContext", guarded: true, handle: restartContext},
+		{method: http.MethodDelete, path: one, id: "removeContext", vital: true, handle: removeContext},
+		{method: http.MethodPost, path: one + "/restart", id: "restartContext", handle: restartContext},
 	}
 }
 

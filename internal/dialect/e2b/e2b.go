@@ -82,9 +82,9 @@ type call struct {
 // route is an operation of the dialect.
 type route struct {
 	method, path, id string
-	guarded, vital   bool
+	guarded          bool // although it is a GET
+	vital            bool
 	audited          bool // the handler calls Intend itself
-	open             bool
 	handle           func(*call) error
 }
 
@@ -107,39 +107,23 @@ func serve(s dialect.Server) gate.Dialect {
 		PathHint:   "this server has no such call of E2B's API",
 		Fail:       a.fail,
 	}
-	add := func(data bool, all []route) {
-		for _, r := range all {
-			made := gate.Route{
+	add := func(proof func(*gate.Call) (gate.Caller, bool, error), target func(*http.Request) string, routes ...[]route) {
+		for _, r := range slices.Concat(routes...) {
+			d.Routes = append(d.Routes, gate.Route{
 				Method: r.method, Path: r.path, ID: Name + "." + r.id,
-				Guarded: r.guarded, Vital: r.vital, SelfAudited: r.audited, Open: r.open,
-				Handle: func(c *gate.Call) error { return r.handle(&call{c, a}) },
-			}
-			if data {
-				made.Target, made.Proof = a.named, a.proof
-				made.Handle = func(c *gate.Call) error {
+				Guarded: r.method != http.MethodGet || r.guarded, Vital: r.vital, SelfAudited: r.audited,
+				Proof: proof, Target: target,
+				Handle: func(c *gate.Call) error {
 					in := &call{c, a}
 					return in.notGone(r.handle(in))
-				}
-			} else {
-				made.Target = func(r *http.Request) string { return r.PathValue("id") }
-			}
-			d.Routes = append(d.Routes, made)
+				},
+			})
 		}
 	}
-	add(false, sandboxRoutes())
-	add(false, templateRoutes())
-	add(false, lackingRoutes())
-	for _, r := range uploadRoutes() {
-		d.Routes = append(d.Routes, gate.Route{
-			Method: r.method, Path: r.path, ID: Name + "." + r.id, Guarded: r.guarded, Proof: a.proveUpload,
-			Handle: func(c *gate.Call) error { return r.handle(&call{c, a}) },
-		})
-	}
-	add(true, healthRoutes())
-	add(true, processRoutes())
-	add(true, filesystemRoutes())
-	add(true, transferRoutes())
-	add(true, codeRoutes())
+	inPath := func(r *http.Request) string { return r.PathValue("id") }
+	add(nil, inPath, sandboxRoutes(), templateRoutes(), lackingRoutes())
+	add(a.proveUpload, nil, uploadRoutes())
+	add(a.proof, a.named, healthRoutes(), processRoutes(), filesystemRoutes(), transferRoutes(), codeRoutes())
 	d.Routes = append(d.Routes, a.portRoute())
 	return d
 }
@@ -184,10 +168,10 @@ func dataStatus(f gate.Failure) int {
 	return f.Status
 }
 
-// notGone makes an error of a sandbox that runs one that SDKs do not take for the end of the sandbox: that of a
-// mount that is to be removed, for example.
+// notGone makes an error of the data plane that is about a sandbox that runs one that SDKs do not take for the end of the
+// sandbox: that of a mount that is to be removed, for example.
 func (c *call) notGone(err error) error {
-	if errcode.Of(err) != errcode.State {
+	if errcode.Of(err) != errcode.State || !onData(c.R.URL.Path) {
 		return err
 	}
 	if _, gone := c.lookAt(); gone != nil {
@@ -248,17 +232,15 @@ func (c *call) running() (engine.Box, error) {
 	if err != nil {
 		return nil, c.Untouched(err)
 	}
-	if i, err := sb.Info(c.Ctx); err == nil && (i.State == sandpit.StatePaused || timeIsOver(i)) {
-		if err := sb.Resume(c.Ctx); err != nil {
-			return nil, err
-		}
-		if err := c.extend(sb, defaultLife, nil, true); err != nil && !errors.Is(err, sandpit.ErrForbidden) {
-			return nil, err
-		}
-		if timeIsOver(i) { // it may have been paused meanwhile
-			if err := sb.Resume(c.Ctx); err != nil {
-				return nil, err
+	if i, err := sb.Info(c.Ctx); err == nil && isPaused(i) {
+		err := c.resume(sb, i, func() error {
+			if err := c.extend(sb, defaultLife, nil, true); !errors.Is(err, sandpit.ErrForbidden) {
+				return err
 			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
 		}
 	}
 	return sb, nil
@@ -279,7 +261,7 @@ func (c *call) lookAt() (engine.Box, error) {
 		return nil, asGone(err)
 	case expired(info):
 		return nil, errGone
-	case info.State == sandpit.StateRunning && !timeIsOver(info), (info.State == sandpit.StatePaused || timeIsOver(info)) && stateOf(sb).AutoResume:
+	case info.State == sandpit.StateRunning && !timeIsOver(info), isPaused(info) && stateOf(sb).AutoResume:
 		return sb, nil
 	case timeIsOver(info):
 		info.State = sandpit.StatePaused

@@ -13,7 +13,7 @@ func lackingRoutes() []route {
 	add := func(what, id, path string, methods ...string) {
 		for _, method := range methods {
 			all = append(all, route{
-				method: method, path: path, id: id + "." + method, guarded: method != http.MethodGet,
+				method: method, path: path, id: id + "." + method,
 				handle: func(c *call) error { return c.Untouched(dialect.Unsupported(what)) },
 			})
 		}

@@ -40,7 +40,7 @@ func (n *networkConfig) egress(internet *bool) (sandpit.Egress, error) {
 	if n == nil {
 		n = new(networkConfig)
 	}
-	given := func(raw json.RawMessage) bool { s := string(raw); return s != "" && s != "null" && s != "{}" }
+	given := func(raw json.RawMessage) bool { return dialect.Given(raw) && string(raw) != "{}" }
 	switch {
 	case given(n.Rules):
 		return sandpit.Egress{}, dialect.Unsupported("network.rules are")

@@ -38,10 +38,8 @@ type portTarget struct {
 // portOf returns the port that a request is for, or false if it is for this API.
 func (a *api) portOf(r *http.Request) (portTarget, bool) {
 	t := portTarget{r.Header.Get(headerSandbox), r.Header.Get(headerPort), false}
-	if label, ok := dialect.Label(gate.HostName(r.Host), a.Domain); ok {
-		if port, id, ok := strings.Cut(label, "-"); ok && port != "" && strings.Trim(port, "0123456789") == "" {
-			t = portTarget{id, port, true}
-		}
+	if id, port, ok := portproxy.PortOfHost(gate.HostName(r.Host), a.Domain); ok {
+		t = portTarget{id, port, true}
 	}
 	return t, t.sandbox != "" && t.port != "" && t.port != envdPort && t.port != codePort
 }
@@ -181,6 +179,7 @@ func usePort(c *call) error {
 
 // failPort answers a request to a port with an error. People in a browser get a page.
 func failPort(c *gate.Call, t portTarget, f gate.Failure) {
+	portproxy.ForStranger(c, &f)
 	status, title, text := f.Status, "This port can't be shown now", "Try again in a moment."
 	switch f.Code {
 	case errcode.Closed, errcode.State:
@@ -192,11 +191,6 @@ func failPort(c *gate.Call, t portTarget, f gate.Failure) {
 		}
 	case errcode.Forbidden, errcode.Unauthenticated, errcode.PreviewInvalid:
 		text = "It is not open to everybody. Ask its owner for a preview of the port."
-	case errcode.Invalid, errcode.RateLimited, errcode.Overloaded, errcode.TooManyStreams, errcode.TooManyConnections, errcode.Draining, errcode.HostRefused, errcode.OriginRefused:
-	default:
-		if c.Caller.Preview != "" { // a caller without a key must not learn names, limits or other details
-			f.Message, f.Hint = "the sandbox can't serve this request", "try again later, or ask its owner"
-		}
 	}
 	if portproxy.WantsPage(c.R) {
 		portproxy.ShowPage(c, status, title, text)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 )
@@ -23,7 +24,7 @@ const processService = "/process.Process/"
 // processRoutes returns the routes of the service.
 func processRoutes() []route {
 	post := func(method, id string, vital bool, handle func(*call) error) route {
-		return route{method: http.MethodPost, path: processService + method, id: id, guarded: true, audited: true, vital: vital, handle: handle}
+		return route{method: http.MethodPost, path: processService + method, id: id, audited: true, vital: vital, handle: handle}
 	}
 	return []route{
 		post("Start", "startProcess", false, streaming(startProcess)),
@@ -104,18 +105,11 @@ func (c *call) attach(s selector, stdin bool) (p sandpit.Process, leave func(), 
 	if p, err = sb.Attach(c.Ctx, info.ID, sandpit.AttachOptions{NoHistory: true, Stdin: stdin}); err != nil {
 		return nil, nil, err
 	}
-	return p, func() { detach(p) }, nil
+	return p, func() { dialect.Detach(p) }, nil
 }
 
 // bash is the shell with which SDKs run commands.
 const bash = "/bin/bash"
-
-// detach gives a process up, which goes on.
-func detach(p sandpit.Process) {
-	if d, ok := p.(sandpit.Detacher); ok {
-		d.Detach()
-	}
-}
 
 type startRequest struct {
 	Process processConfig `json:"process"`
@@ -180,7 +174,7 @@ func startProcess(c *call, in *startRequest) error {
 		}
 		return err
 	}
-	defer detach(p)
+	defer dialect.Detach(p)
 	if b, ok := p.(sandpit.Backgrounder); ok {
 		if err := b.Background(c.Ctx); err != nil {
 			_ = p.Kill(context.WithoutCancel(c.Ctx)) // which nobody would find again
@@ -195,9 +189,8 @@ func (c *call) follow(s *eventStream, p sandpit.Process) error {
 	if s.begin(fmt.Sprintf(`{"event":{"start":{"pid":%d}}}`, p.PID())) != nil {
 		return nil // the client has gone
 	}
-	ctx, cancel := context.WithCancelCause(c.Ctx)
+	ctx, cancel := c.UntilDrained()
 	defer cancel(nil)
-	defer context.AfterFunc(c.api.Gate.Live(), func() { cancel(gate.ErrDraining) })()
 	res, err := p.Wait(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -276,12 +269,12 @@ func connectProcess(c *call, in *onProcess) error {
 	if err != nil {
 		return err
 	}
-	defer detach(p)
+	defer dialect.Detach(p)
 	if t := c.timeout(); t > 0 {
 		timer := time.AfterFunc(t, func() { c.Cancel(context.DeadlineExceeded) })
 		defer timer.Stop()
 	}
-	defer context.AfterFunc(c.Ctx, func() { detach(p) })()
+	defer context.AfterFunc(c.Ctx, func() { dialect.Detach(p) })()
 	return c.follow(s, p)
 }
 

@@ -33,20 +33,20 @@ func sandboxRoutes() []route {
 		all, one            = "/sandboxes", "/sandboxes/{id}"
 	)
 	return []route{
-		{method: post, path: "/v2" + all, id: "createSandbox", guarded: true, audited: true, handle: createSandbox},
-		{method: post, path: all, id: "createSandboxV1", guarded: true, audited: true, handle: createSandbox},
+		{method: post, path: "/v2" + all, id: "createSandbox", audited: true, handle: createSandbox},
+		{method: post, path: all, id: "createSandboxV1", audited: true, handle: createSandbox},
 		{method: get, path: "/v2" + all, id: "listSandboxes", handle: listSandboxes},
 		{method: get, path: all, id: "listSandboxesV1", handle: listSandboxes},
 		{method: get, path: one, id: "getSandbox", handle: getSandbox},
-		{method: del, path: one, id: "killSandbox", guarded: true, vital: true, handle: killSandbox},
-		{method: post, path: "/v2" + one + "/connect", id: "connectSandbox", guarded: true, handle: connectSandbox},
-		{method: post, path: one + "/connect", id: "connectSandboxV1", guarded: true, handle: connectSandbox},
-		{method: post, path: one + "/resume", id: "resumeSandbox", guarded: true, handle: resumeSandbox},
-		{method: post, path: one + "/timeout", id: "setTimeout", guarded: true, handle: setTimeout},
-		{method: post, path: one + "/refreshes", id: "refreshSandbox", guarded: true, handle: refreshSandbox},
-		{method: post, path: one + "/pause", id: "pauseSandbox", guarded: true, handle: pauseSandbox},
+		{method: del, path: one, id: "killSandbox", vital: true, handle: killSandbox},
+		{method: post, path: "/v2" + one + "/connect", id: "connectSandbox", handle: connectSandbox},
+		{method: post, path: one + "/connect", id: "connectSandboxV1", handle: connectSandbox},
+		{method: post, path: one + "/resume", id: "resumeSandbox", handle: resumeSandbox},
+		{method: post, path: one + "/timeout", id: "setTimeout", handle: setTimeout},
+		{method: post, path: one + "/refreshes", id: "refreshSandbox", handle: refreshSandbox},
+		{method: post, path: one + "/pause", id: "pauseSandbox", handle: pauseSandbox},
 		{method: get, path: one + "/metrics", id: "getMetrics", handle: getMetrics},
-		{method: put, path: one + "/network", id: "setNetwork", guarded: true, handle: setNetwork},
+		{method: put, path: one + "/network", id: "setNetwork", handle: setNetwork},
 	}
 }
 
@@ -95,13 +95,12 @@ const defaultLife = 5 * time.Minute
 
 // spec returns the Spec that a request stands for.
 func (n *newSandbox) spec() (sandpit.Spec, error) {
-	given := func(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }
 	switch {
 	case len(n.VolumeMounts) > 0:
 		return sandpit.Spec{}, dialect.Unsupported("volumes are")
-	case given(n.MCP):
+	case dialect.Given(n.MCP):
 		return sandpit.Spec{}, dialect.Unsupported("the MCP gateway is")
-	case given(n.IAM):
+	case dialect.Given(n.IAM):
 		return sandpit.Spec{}, dialect.Unsupported("workload tokens (iam) are")
 	case n.PauseMemory != nil && !*n.PauseMemory:
 		return sandpit.Spec{}, dialect.Unsupported("pausing without keeping the memory is")
@@ -335,13 +334,16 @@ type lifecycle struct {
 	AutoResume bool   `json:"autoResume"`
 }
 
+// cpuCount returns the number of CPUs that SDKs are told: a whole one.
+func cpuCount(l sandpit.Limits) int64 { return max(int64(l.CPUs+0.5), 1) }
+
 func infoOf(i sandpit.Info, s state) info {
 	out := info{
 		SandboxID: i.ID, TemplateID: s.Template, ClientID: clientID, StartedAt: i.CreatedAt, EndAt: i.ExpiresAt,
-		CPUCount: max(int64(i.Limits.CPUs+0.5), 1), MemoryMB: i.Limits.Memory >> 20, DiskSizeMB: i.Limits.Disk >> 20,
+		CPUCount: cpuCount(i.Limits), MemoryMB: i.Limits.Memory >> 20, DiskSizeMB: i.Limits.Disk >> 20,
 		State: "running", EnvdVersion: envdVersion, Metadata: metadataOfLabels(i.Labels), VolumeMounts: []struct{}{},
 	}
-	if i.State == sandpit.StatePaused || timeIsOver(i) {
+	if isPaused(i) {
 		out.State = "paused"
 	}
 	if out.TemplateID == "" {
@@ -380,6 +382,9 @@ func expired(i sandpit.Info) bool { return timeIsOver(i) && i.OnExpiry != sandpi
 func timeIsOver(i sandpit.Info) bool {
 	return i.State == sandpit.StateRunning && !i.ExpiresAt.IsZero() && time.Until(i.ExpiresAt) <= 0
 }
+
+// isPaused reports whether a sandbox is paused, or about to be.
+func isPaused(i sandpit.Info) bool { return i.State == sandpit.StatePaused || timeIsOver(i) }
 
 // live finds and describes the sandbox that a request to the control plane names, unless it is stopped or has
 // failed: E2B has no such sandboxes.
@@ -534,28 +539,33 @@ func (c *call) wake(running bool) error {
 	if in.Timeout != nil {
 		life = seconds(*in.Timeout)
 	}
-	paused := i.State == sandpit.StatePaused || timeIsOver(i)
 	switch {
-	case paused:
+	case isPaused(i):
 		status = http.StatusCreated
-		if err := sb.Resume(c.Ctx); err != nil {
-			return err
-		}
-	case !running:
-		return &gate.Refusal{Code: errcode.State, Message: "the sandbox is not paused"}
+		err = c.resume(sb, i, func() error { return c.extend(sb, life, in.AutoPause, false) })
+	case running:
+		err = c.extend(sb, life, in.AutoPause, true)
+	default:
+		err = &gate.Refusal{Code: errcode.State, Message: "the sandbox is not paused"}
 	}
-	if err := c.extend(sb, life, in.AutoPause, !paused); err != nil {
+	if err != nil {
 		return err
-	}
-	if timeIsOver(i) { // it may have been paused meanwhile
-		if err := sb.Resume(c.Ctx); err != nil {
-			return err
-		}
 	}
 	if err := c.rememberKey(sb); err != nil {
 		return err
 	}
 	return c.answer(status, c.describe(sb))
+}
+
+// resume resumes a sandbox, which i describes, and sets its lifetime with extend.
+func (c *call) resume(sb engine.Box, i sandpit.Info, extend func() error) error {
+	if err := sb.Resume(c.Ctx); err != nil {
+		return err
+	}
+	if err := extend(); err != nil || !timeIsOver(i) {
+		return err
+	}
+	return sb.Resume(c.Ctx) // it may have been paused meanwhile
 }
 
 // rememberKey lets the caller sign URLs of a sandbox.
@@ -708,7 +718,7 @@ func getMetrics(c *call) error {
 		}
 		if was = s; s.Time.Unix() >= from && s.Time.Unix() <= to {
 			out = append(out, metric{
-				Timestamp: s.Time, TimestampUnix: s.Time.Unix(), CPUCount: max(int64(i.Limits.CPUs+0.5), 1), CPUUsedPct: used,
+				Timestamp: s.Time, TimestampUnix: s.Time.Unix(), CPUCount: cpuCount(i.Limits), CPUUsedPct: used,
 				MemUsed: max(s.Memory, 0), MemTotal: i.Limits.Memory, DiskUsed: max(s.Disk, 0), DiskTotal: i.Limits.Disk,
 			})
 		}

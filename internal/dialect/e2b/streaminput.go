@@ -73,9 +73,8 @@ func streamInput(c *call) error {
 
 // relay writes the messages that follow the first one to a process.
 func (c *call) relay(buf *bytes.Buffer, p sandpit.Process, leave func()) error {
-	ctx, cancel := context.WithCancelCause(c.Ctx)
+	ctx, cancel := c.UntilDrained()
 	defer cancel(nil)
-	defer context.AfterFunc(c.api.Gate.Live(), func() { cancel(gate.ErrDraining) })()
 	if t := c.timeout(); t > 0 {
 		defer time.AfterFunc(t, func() { cancel(context.DeadlineExceeded) }).Stop()
 	}

@@ -32,15 +32,15 @@ import (
 func templateRoutes() []route {
 	const one = "/templates/{template}"
 	return []route{
-		{method: http.MethodPost, path: "/v3/templates", id: "requestBuild", guarded: true, audited: true, handle: requestBuild},
+		{method: http.MethodPost, path: "/v3/templates", id: "requestBuild", audited: true, handle: requestBuild},
 		{method: http.MethodGet, path: one + "/files/{hash}", id: "uploadLink", handle: uploadLink},
-		{method: http.MethodPost, path: "/v2" + one + "/builds/{build}", id: "startBuild", guarded: true, audited: true, handle: startBuild},
+		{method: http.MethodPost, path: "/v2" + one + "/builds/{build}", id: "startBuild", audited: true, handle: startBuild},
 		{method: http.MethodGet, path: one + "/builds/{build}/status", id: "buildStatus", handle: buildStatus},
 		{method: http.MethodGet, path: "/templates", id: "listTemplates", handle: listTemplates},
 		{method: http.MethodGet, path: "/templates/aliases/{alias}", id: "findTemplate", handle: findTemplate},
-		{method: http.MethodDelete, path: one, id: "removeTemplate", guarded: true, vital: true, handle: removeTemplate},
-		{method: http.MethodPost, path: "/templates/tags", id: "assignTags", guarded: true, audited: true, handle: assignTags},
-		{method: http.MethodDelete, path: "/templates/tags", id: "removeTags", guarded: true, audited: true, handle: removeTags},
+		{method: http.MethodDelete, path: one, id: "removeTemplate", vital: true, handle: removeTemplate},
+		{method: http.MethodPost, path: "/templates/tags", id: "assignTags", audited: true, handle: assignTags},
+		{method: http.MethodDelete, path: "/templates/tags", id: "removeTags", audited: true, handle: removeTags},
 		{method: http.MethodGet, path: one + "/{part}", id: "listTags", handle: listTags},
 	}
 }
@@ -48,7 +48,7 @@ func templateRoutes() []route {
 // uploadRoutes returns the routes of those who have the URL of an upload.
 func uploadRoutes() []route {
 	return []route{
-		{method: http.MethodPut, path: "/templates/{template}/files/{hash}", id: "uploadArchive", guarded: true, handle: uploadArchive},
+		{method: http.MethodPut, path: "/templates/{template}/files/{hash}", id: "uploadArchive", handle: uploadArchive},
 	}
 }
 
@@ -139,6 +139,24 @@ func tagOf(saved string) (name, tag string) {
 	return name, cmp.Or(tag, defaultTag)
 }
 
+// templates returns the templates that the namespace has built: their saved images by name and tag.
+func (c *call) templates() (map[string]map[string]dialect.SavedImage, error) {
+	all, err := c.api.Saved(c.Ctx, c.Caller)
+	templates := map[string]map[string]dialect.SavedImage{}
+	for saved, image := range all {
+		name, tag := tagOf(saved)
+		if templates[name] == nil {
+			templates[name] = map[string]dialect.SavedImage{}
+		}
+		templates[name][tag] = image
+	}
+	return templates, err
+}
+
+func errNoTemplate(name string) error {
+	return &gate.Refusal{Code: errcode.NotFound, Message: fmt.Sprintf("no template is named %.80q", name)}
+}
+
 // buildIDOf returns the build ID that tags of an image have: SDKs need a UUID.
 func buildIDOf(digest string) string {
 	d := strings.TrimPrefix(digest, "sha256:") + strings.Repeat("0", 32)
@@ -225,7 +243,7 @@ func listTags(c *call) error {
 		}
 	}
 	if len(out) == 0 {
-		return &gate.Refusal{Code: errcode.NotFound, Message: fmt.Sprintf("no template is named %.80q", template)}
+		return errNoTemplate(template)
 	}
 	return c.answer(http.StatusOK, out)
 }
@@ -237,7 +255,7 @@ func (a *api) newBuilds() *build.Builds {
 		return data
 	}
 	return build.New(build.Host{
-		Gate: a.Gate, Tenant: a.Tenant, Home: homeOf, Own: ownName, TagSaved: a.TagSaved, Built: a.Built, Protect: a.Protect, Log: a.Log,
+		Server: a.Server, Home: homeOf, Own: ownName,
 		Stage: func(ctx context.Context, caller gate.Caller, life time.Duration, id string) (engine.Box, error) {
 			image, err := a.Image("base")
 			if err != nil {
@@ -245,7 +263,7 @@ func (a *api) newBuilds() *build.Builds {
 			}
 			return a.Tenant(caller).CreateFor(ctx, sandpit.Spec{Image: image, Limits: sandpit.Limits{Life: life}}, Name, mark(id))
 		},
-		Create: func(ctx context.Context, caller gate.Caller, spec sandpit.Spec, id string) (engine.Box, error) {
+		Make: func(ctx context.Context, caller gate.Caller, spec sandpit.Spec, id string) (engine.Box, error) {
 			return a.create(ctx, a.Tenant(caller), spec, false, mark(id))
 		},
 	})
@@ -414,7 +432,7 @@ func startBuild(c *call) error {
 
 // plan returns what a build is to do.
 func (in *buildStart) plan(a *api) (*build.Plan, error) {
-	if len(in.Registry) > 0 && string(in.Registry) != "null" {
+	if dialect.Given(in.Registry) {
 		return nil, dialect.Unsupported("images with credentials of their registry are")
 	}
 	p := &build.Plan{From: cmp.Or(in.FromTemplate, in.FromImage), Start: in.StartCmd, Ready: in.ReadyCmd, Force: in.Force}
@@ -500,17 +518,13 @@ func entries(log []build.Line) []logEntry {
 func findTemplate(c *call) error {
 	name := strings.TrimSuffix(c.R.PathValue("alias"), ":"+defaultTag)
 	if _, err := c.api.Image(name); err != nil {
-		all, err := c.api.Saved(c.Ctx, c.Caller)
+		all, err := c.templates()
 		if err != nil {
 			return err
 		}
-		found := false
-		for saved := range all {
-			template, _ := tagOf(saved)
-			found = found || saved == name || template == name
-		}
-		if !found {
-			return &gate.Refusal{Code: errcode.NotFound, Message: fmt.Sprintf("no template is named %.80q", name)}
+		template, tag, tagged := strings.Cut(name, ":")
+		if _, ok := all[template][tag]; all[template] == nil || tagged && !ok {
+			return errNoTemplate(name)
 		}
 	}
 	return c.answer(http.StatusOK, map[string]any{"templateID": name, "public": false})
@@ -518,23 +532,15 @@ func findTemplate(c *call) error {
 
 // listTemplates lists the templates that the namespace has built.
 func listTemplates(c *call) error {
-	all, err := c.api.Saved(c.Ctx, c.Caller)
+	all, err := c.templates()
 	if err != nil {
 		return err
 	}
-	templates := map[string]map[string]dialect.SavedImage{}
-	for saved, image := range all {
-		name, tag := tagOf(saved)
-		if templates[name] == nil {
-			templates[name] = map[string]dialect.SavedImage{}
-		}
-		templates[name][tag] = image
-	}
 	out := []map[string]any{}
-	for _, name := range slices.Sorted(maps.Keys(templates)) {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
 		var first, last time.Time
 		builds := map[string]bool{}
-		for _, image := range templates[name] {
+		for _, image := range all[name] {
 			if first.IsZero() || image.Named.Before(first) {
 				first = image.Named
 			}
@@ -555,21 +561,18 @@ func listTemplates(c *call) error {
 // removeTemplate removes a template that the namespace has built, with all its tags.
 func removeTemplate(c *call) error {
 	name := strings.TrimSuffix(c.R.PathValue("template"), ":"+defaultTag)
-	all, err := c.api.Saved(c.Ctx, c.Caller)
+	all, err := c.templates()
 	if err != nil {
 		return err
 	}
-	found := false
-	for saved := range all {
-		if template, _ := tagOf(saved); template == name {
-			if err := c.api.RemoveSaved(c.Ctx, c.Caller, saved); err != nil {
-				return err
-			}
-			found = true
-		}
+	if all[name] == nil {
+		return errNoTemplate(name)
 	}
-	if !found {
-		return &gate.Refusal{Code: errcode.NotFound, Message: fmt.Sprintf("no template is named %.80q", name)}
+	for tag := range all[name] {
+		saved, _ := savedAs(name, tag)
+		if err := c.api.RemoveSaved(c.Ctx, c.Caller, saved); err != nil {
+			return err
+		}
 	}
 	return c.done()
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit/internal/dialect"
 	"github.com/sandpit-dev/sandpit/internal/gate"
+	"github.com/sandpit-dev/sandpit/internal/portproxy"
 )
 
 // Access tokens stand for a key at one sandbox. That of envd is for everything in the sandbox, that of
@@ -58,8 +59,7 @@ func (a *api) named(r *http.Request) string {
 	if id := r.Header.Get(headerSandbox); id != "" {
 		return id
 	}
-	label, _ := dialect.Label(gate.HostName(r.Host), a.Domain)
-	port, id, _ := strings.Cut(label, "-")
+	id, port, _ := portproxy.PortOfHost(gate.HostName(r.Host), a.Domain)
 	if port != envdPort && port != codePort {
 		return ""
 	}

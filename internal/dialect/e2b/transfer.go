@@ -24,8 +24,8 @@ const filesPath = "/files"
 func transferRoutes() []route {
 	return []route{
 		{method: http.MethodGet, path: filesPath, id: "readFile", guarded: true, audited: true, handle: readFile},
-		{method: http.MethodPost, path: filesPath, id: "writeFiles", guarded: true, audited: true, handle: writeFiles},
-		{method: http.MethodPost, path: composePath, id: "composeFile", guarded: true, audited: true, handle: composeFile},
+		{method: http.MethodPost, path: filesPath, id: "writeFiles", audited: true, handle: writeFiles},
+		{method: http.MethodPost, path: composePath, id: "composeFile", audited: true, handle: composeFile},
 	}
 }
 

@@ -116,9 +116,8 @@ func watchDir(c *call, in *onPath) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(c.Ctx)
+	ctx, cancel := c.UntilDrained()
 	defer cancel(nil)
-	defer context.AfterFunc(c.api.Gate.Live(), func() { cancel(gate.ErrDraining) })()
 	if t := c.timeout(); t > 0 {
 		timer := time.AfterFunc(t, func() { cancel(context.DeadlineExceeded) })
 		defer timer.Stop()

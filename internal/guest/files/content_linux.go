@@ -299,12 +299,8 @@ func openTemp(dir int, name string, mode uint32, attrs func(fd int) error) (*tar
 			return nil, err
 		}
 	}
-	t := &target{dir: dir, temp: tempName(), name: name} // O_EXCL is what keeps it apart
-	err = fdio.Retry(func() (err error) {
-		t.fd, err = unix.Openat(dir, t.temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode|ownerWrites)
-		return err
-	})
-	if err != nil {
+	t := &target{dir: dir, temp: tempName(), name: name}
+	if t.fd, err = createNew(dir, t.temp, mode|ownerWrites); err != nil {
 		return nil, err
 	}
 	var made unix.Stat_t
@@ -330,6 +326,15 @@ func openTemp(dir int, name string, mode uint32, attrs func(fd int) error) (*tar
 // ownerWrites is the permission that setting extended attributes needs (xattr(7)): a new file has it
 // until it has them.
 const ownerWrites = 0o200
+
+// createNew creates a file in a directory and opens it for writing. It fails if anything has the name.
+func createNew(dir int, name string, mode uint32) (fd int, err error) {
+	err = fdio.Retry(func() (err error) {
+		fd, err = unix.Openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
+		return err
+	})
+	return fd, err
+}
 
 // tempName returns a name that nobody else thinks of.
 func tempName() string {

@@ -182,11 +182,7 @@ func (c *copier) entry(src int, name string, dst int, to string, depth int) erro
 		return err
 	}
 	defer unix.Close(in)
-	var out int
-	err = fdio.Retry(func() (err error) {
-		out, err = unix.Openat(dst, to, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-		return err
-	})
+	out, err := createNew(dst, to, 0o600)
 	if err != nil {
 		return err
 	}

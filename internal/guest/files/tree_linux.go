@@ -422,11 +422,9 @@ func (u *unpacker) makeDir(at int, name, path string, mode uint32) error {
 
 func (u *unpacker) file(at int, name string, mode uint32, e *wire.TreeEntry) error {
 	var fd int
-	err := replaceAt(at, name, func() error {
-		return fdio.Retry(func() (err error) {
-			fd, err = unix.Openat(at, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-			return err
-		})
+	err := replaceAt(at, name, func() (err error) {
+		fd, err = createNew(at, name, 0o600)
+		return err
 	})
 	if err != nil {
 		return err

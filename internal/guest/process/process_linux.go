@@ -70,6 +70,45 @@ func (p *process) closeStreams() {
 	}
 }
 
+// exitOf returns how a program has ended, of which spawn.Proc.Wait has returned st and err.
+func (t *Table) exitOf(st spawn.Status, err error) wire.Exit {
+	if err != nil {
+		// The helper was killed, so its children are now the guest's.
+		t.killOrphans()
+		return killed()
+	}
+	e := wire.Exit{
+		Code: uint64(st.Wait.ExitStatus()) & 0xff,
+		User: uint64(st.Usage.Utime.Nano()), System: uint64(st.Usage.Stime.Nano()),
+		PeakMemory: uint64(st.Usage.Maxrss) << 10, // from KiB (getrusage(2))
+	}
+	if st.Wait.Signaled() {
+		e.Signal = uint64(st.Wait.Signal())
+		e.Code = min(128+e.Signal, 255)
+	}
+	return e
+}
+
+// killed returns the end of a program that was killed.
+func killed() wire.Exit {
+	return wire.Exit{Code: 128 + uint64(syscall.SIGKILL), Signal: uint64(syscall.SIGKILL)}
+}
+
+// notStarted returns the end of a program that could not be started: as in a shell, it is one that fails.
+func notStarted(m *wire.Start, err *spawn.StartError) wire.Exit {
+	e := wire.Exit{Code: 126, StartError: startErrorText(m, err), Errno: uint64(err.Errno)}
+	if err.NotFound() {
+		e.Code = 127
+	}
+	switch {
+	case err.Dir:
+		e.Stage = wire.StageDirectory
+	case err.Exec:
+		e.Stage = wire.StageProgram
+	}
+	return e
+}
+
 // run carries the output until the process has exited and what it had written
 // by then has been passed on.
 func (p *process) run(m *wire.Start, s *conn.Stream, to sink) {
@@ -82,24 +121,10 @@ func (p *process) run(m *wire.Start, s *conn.Stream, to sink) {
 		defer timer.Stop()
 	}
 
-	e := wire.Exit{}
 	st, err := p.proc.Wait()
-	e.Wall = uint64(time.Since(p.startAt))
-	if err != nil {
-		// The helper was killed, so its children are now the guest's.
-		p.table.killOrphans()
-		st = spawn.Status{Wait: syscall.WaitStatus(syscall.SIGKILL)}
-	}
-	switch {
-	case st.Wait.Signaled():
-		e.Signal = uint64(st.Wait.Signal())
-		e.Code = min(128+e.Signal, 255)
-	default:
-		e.Code = uint64(st.Wait.ExitStatus()) & 0xff
-	}
-	e.User = uint64(st.Usage.Utime.Nano())
-	e.System = uint64(st.Usage.Stime.Nano())
-	e.PeakMemory = uint64(st.Usage.Maxrss) << 10 // from KiB (getrusage(2))
+	wall := time.Since(p.startAt)
+	e := p.table.exitOf(st, err)
+	e.Wall = uint64(wall)
 
 	p.stdout.wake()
 	if p.stderr != nil {

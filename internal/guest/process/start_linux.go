@@ -24,7 +24,7 @@ func (t *Table) start(s *conn.Stream, m *wire.Start) {
 	if err != nil {
 		if err == errStartTimeout || errors.Is(err, spawn.ErrHelper) {
 			// It ran, if briefly, and was killed: that is a result.
-			e := wire.Exit{Code: 137, Signal: 9}
+			e := killed()
 			if err == errStartTimeout {
 				e.Flags, e.Wall = wire.ExitTimedOut, uint64(m.Timeout)
 			}
@@ -40,17 +40,7 @@ func (t *Table) start(s *conn.Stream, m *wire.Start) {
 			s.Fail(err)
 			return
 		}
-		// As in a shell, a program that can't be started is one that fails.
-		e := wire.Exit{Code: 126, StartError: startErrorText(m, se), Errno: uint64(se.Errno)}
-		if se.NotFound() {
-			e.Code = 127
-		}
-		switch {
-		case se.Dir:
-			e.Stage = wire.StageDirectory
-		case se.Exec:
-			e.Stage = wire.StageProgram
-		}
+		e := notStarted(m, se)
 		s.Reply(&wire.Started{})
 		s.End(wire.Event, &e)
 		return

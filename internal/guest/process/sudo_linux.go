@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -180,13 +179,11 @@ func (t *Table) serveSudo(c *os.File, requester, pidfd int) *wire.Exit {
 			if late.Load() {
 				return refuseSudo(126, wire.Quote(m.Argv[0])+" could not be executed within "+sudoStart.String())
 			}
-			return &wire.Exit{Code: 137, Signal: 9}
+			return new(killed())
 		case !started:
 			return refuseSudo(1, err.Error())
-		case se.NotFound():
-			return refuseSudo(127, startErrorText(m, se))
 		}
-		return refuseSudo(126, startErrorText(m, se))
+		return new(notStarted(m, se))
 	}
 	leave := func() {
 		if !ended.Load() {
@@ -213,20 +210,11 @@ func (t *Table) serveSudo(c *os.File, requester, pidfd int) *wire.Exit {
 			}
 		}
 	}()
-	st, err := proc.Wait()
-	if err != nil {
-		t.killOrphans()
-		st = spawn.Status{Wait: syscall.WaitStatus(syscall.SIGKILL)}
-	}
+	e := t.exitOf(proc.Wait())
 	// Nothing may stay that a kill of the command that used sudo would not reach.
 	t.killTree(proc.Helper())
 	ended.Store(true)
-	e := &wire.Exit{Code: uint64(st.Wait.ExitStatus()) & 0xff}
-	if st.Wait.Signaled() {
-		e.Signal = uint64(st.Wait.Signal())
-		e.Code = min(128+e.Signal, 255)
-	}
-	return e
+	return &e
 }
 
 // receiveSudo receives a request: one message with three descriptors.

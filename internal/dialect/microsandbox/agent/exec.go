@@ -231,9 +231,7 @@ const killTime = 10 * time.Second
 // protocol has no message that detaches. Only when the server ends does it go on in the background: that does not say that
 // nobody wants it.
 func (ch *channel) leave(p sandpit.Process) (err error) {
-	if d, ok := p.(sandpit.Detacher); ok {
-		defer d.Detach()
-	}
+	defer dialect.Detach(p)
 	ctx, cancel := context.WithTimeout(context.Background(), killTime)
 	defer cancel()
 	if b, ok := p.(sandpit.Backgrounder); ok && errors.Is(ch.call.BrokenOff(), gate.ErrDraining) && b.Background(ctx) == nil {
@@ -392,7 +390,5 @@ func signal(ctx context.Context, p sandpit.Process, s syscall.Signal) {
 	}
 	if g, ok := p.(sandpit.GroupSignaler); ok {
 		_ = g.SignalGroup(ctx, s)
-		return
 	}
-	_ = p.Signal(ctx, s)
 }

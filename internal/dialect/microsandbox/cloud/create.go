@@ -172,7 +172,7 @@ func (n *newSandbox) spec() (sandpit.Spec, error) {
 		return sandpit.Spec{}, dialect.Unsupported("slug is")
 	case n.Registry != nil && n.Registry.Mode != "anonymous":
 		return sandpit.Spec{}, dialect.Unsupported("registry credentials of a sandbox are")
-	case len(n.Init) > 0 && string(n.Init) != "null":
+	case dialect.Given(n.Init):
 		return sandpit.Spec{}, dialect.Unsupported("init is")
 	}
 	r := n.Resources.is

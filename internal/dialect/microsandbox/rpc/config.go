@@ -43,7 +43,7 @@ type config struct {
 // check refuses what can't be done.
 func (k *config) check() error {
 	for name, raw := range map[string]json.RawMessage{"scope": k.Scope, "network": k.Network, "secrets": k.Secrets, "resources": k.Resources, "rlimits": k.Rlimits, "mounts": k.Mounts} {
-		if len(raw) > 0 && string(raw) != "null" {
+		if dialect.Given(raw) {
 			return dialect.Unsupported("config." + name + " is")
 		}
 	}

@@ -310,7 +310,7 @@ func stopSandbox(c *call, in *Target) (any, error) {
 		_ = c.Untouched(nil)
 	default:
 		var was state
-		if data := sb.Dialect(dialectName); data != nil && json.Unmarshal(data, &was) == nil {
+		if data := sb.Dialect(dialectName); data != nil && dialect.Recall(data, &was) == nil {
 			was.Stopped = time.Now().UnixNano() // before others can take it for the first to be removed
 			_ = keep(c.Ctx, sb, was)            // otherwise it is
 		}
@@ -353,7 +353,7 @@ func forget(ctx context.Context, all *engine.Tenant, keep, most int) (removed in
 				continue // it has just gone
 			}
 			var s state
-			if data := sb.Dialect(dialectName); data != nil && json.Unmarshal(data, &s) == nil {
+			if data := sb.Dialect(dialectName); data != nil && dialect.Recall(data, &s) == nil {
 				list = append(list, stopped{info.ID, s.Stopped})
 			}
 		}
