@@ -30,6 +30,9 @@ func namespaceOf(c gate.Caller) string { return c.Namespace + "/" + c.Nested }
 
 // Request begins a build, which waits for its archives and its start.
 func (bs *Builds) Request(ctx context.Context, caller gate.Caller, in Request) (*Build, error) {
+	if err := bs.host.Tenant(caller).AllowSaving(); err != nil { // which is asked again when it is saved
+		return nil, fmt.Errorf("building a template: %w", err)
+	}
 	b := &Build{host: &bs.host, caller: caller, request: in, namespace: namespaceOf(caller)}
 	b.life, b.over = bs.host.Gate.Outlive(ctx, caller)
 	left, err := bs.add(b)

@@ -87,6 +87,15 @@ func (t *Tenant) Box(idOrName string) (Box, error) {
 	return view{s, t}, nil
 }
 
+// AllowSaving returns an error of sandpit.ErrForbidden if the policy lets the tenant save no images.
+func (t *Tenant) AllowSaving() error {
+	if t.locked != nil {
+		return fault.Errorf(sandpit.ErrForbidden, "saving images: %w", t.locked)
+	}
+	_, err := t.policy.AllowSaving()
+	return err
+}
+
 // BoxByID is Box for an ID. A name is not found.
 func (t *Tenant) BoxByID(id string) (Box, error) { return t.only(id, (*Sandbox).ID) }
 

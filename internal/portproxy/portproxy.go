@@ -112,7 +112,7 @@ func New(opts Options) *Proxy {
 // ParsePort reads the number of a port.
 func ParsePort(text string) (uint16, error) {
 	n, err := strconv.ParseUint(text, 10, 16)
-	if err != nil || n == 0 {
+	if err != nil || n == 0 || text[0] == '0' { // each port has one name, by which dialects keep some for themselves
 		return 0, gate.Invalid(fmt.Sprintf("%.20q is not a port", text), "use a number from 1 to 65535")
 	}
 	return uint16(n), nil

@@ -333,6 +333,21 @@ func TestE2BByHostName(t *testing.T) {
 	call(403, "open-ports", "GET", made.host("3000"), "/", "")
 	call(502, "the port is not open", "GET", made.host("3000"), "/", "", "E2b-Traffic-Access-Token", made.TrafficAccessToken)
 	call(404, "no_route", "POST", "localhost", "/process.Process/List", `{}`, "X-API-KEY", key)
+	call(400, "is not a port", "GET", made.host("049983"), "/", "", "E2b-Traffic-Access-Token", made.TrafficAccessToken)
+
+	// A token is for the sandbox with its ID, and not for another one with that name, or with the name that a token of traffic has.
+	c := s.with(key)
+	defer c.Close()
+	if err := c.Remove(t.Context(), made.SandboxID); err != nil {
+		t.Fatal(err)
+	}
+	for token, name := range map[string]string{made.EnvdAccessToken: made.SandboxID, made.TrafficAccessToken: made.SandboxID + ".traffic"} {
+		if _, err := c.Create(t.Context(), sandpit.Spec{Name: name}); err != nil {
+			t.Fatal(err)
+		}
+		call(502, "not found", "POST", "49983-"+name+".e2b.sandboxes.example", "/process.Process/List", `{}`, "X-Access-Token", token)
+		call(502, "not found", "POST", "api.e2b.sandboxes.example", "/process.Process/List", `{}`, "X-Access-Token", token)
+	}
 }
 
 // A signed URL ends with the key of its access token, is valid at the next server, and says nothing to the

@@ -235,6 +235,7 @@ func TestE2BTemplates(t *testing.T) {
 	other.call(404, `{"code":404,`, "GET", "/templates/mine/tags", "")
 	b.call(404, `nothing was removed`, "DELETE", "/templates/tags", `{"name":"mine","tags":["v1","a"]}`) // v1 stays
 	none := builder{t, s, url, s.makeKey(v1.NewKey{Namespace: "e2b", Policy: "none"}).Secret}
+	none.call(403, "none.saved-images", "POST", "/v3/templates", `{"name":"other"}`)
 	none.call(403, "saved-images", "POST", "/templates/tags", `{"target":"mine","tags":["more"]}`)
 	b.call(501, `not supported`, "GET", "/templates/mine/nonesuch", "")
 	if tags := b.call(200, `"tag":"default"`, "GET", "/templates/mine/tags", ""); strings.Count(tags, `"tag"`) != 2 || !strings.Contains(tags, `"tag":"v1"`) {

@@ -246,9 +246,10 @@ func (c *call) running() (engine.Box, error) {
 	return sb, nil
 }
 
-// lookAt is running, without resuming the sandbox.
+// lookAt is running, without resuming the sandbox. A name does not do, which another sandbox may have by now: the right of a
+// request may come from a token, which ends with its sandbox.
 func (c *call) lookAt() (engine.Box, error) {
-	sb, err := c.tenant().Box(c.Target)
+	sb, err := c.tenant().BoxByID(c.Target)
 	if err != nil {
 		if errcode.Of(err) == errcode.NotFound {
 			err = errGone
