@@ -2,17 +2,10 @@ package client_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"log/slog"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -62,7 +55,8 @@ func serve(t testing.TB) *served {
 	})
 	s := &served{home: home}
 	s.address = server.Address{Network: "tcp", Host: testkit.Address(t)}
-	s.roots = certify(t, home, s.address.Host)
+	s.roots = x509.NewCertPool()
+	s.roots.AddCert(testkit.Certificate(t, home, s.address.Host))
 	s.start(t)
 	t.Cleanup(func() {
 		s.clean(t)
@@ -144,43 +138,6 @@ func (s *served) clean(t testing.TB) {
 		}
 		_ = c.Close()
 	}
-}
-
-// certify makes a certificate for a HOST:PORT.
-func certify(t testing.TB, dir, address string) *x509.CertPool {
-	t.Helper()
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		IPAddresses: []net.IP{net.ParseIP(host)}, IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, block := range map[string]*pem.Block{"cert.pem": {Type: "CERTIFICATE", Bytes: der}, "key.pem": {Type: "EC PRIVATE KEY", Bytes: private}} {
-		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	roots := x509.NewCertPool()
-	roots.AddCert(cert)
-	return roots
 }
 
 func (s *served) unixOptions() client.Options {

@@ -1,16 +1,8 @@
 package main
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
 	"io"
-	"math/big"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -561,34 +553,10 @@ func shownKey(t *testing.T, s *service) string {
 func writeTLS(t *testing.T, home, more string) string {
 	t.Helper()
 	address := testkit.Address(t)
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
+	testkit.Certificate(t, home, address)
+	settings := "listen: [" + address + "]\ntls-cert: cert.pem\ntls-key: key.pem\n" + more
+	if err := os.WriteFile(filepath.Join(home, "server.yaml"), []byte(settings), 0o600); err != nil {
 		t.Fatal(err)
-	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.ParseIP(host)}, IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, text := range map[string]string{
-		"server.yaml": "listen: [" + address + "]\ntls-cert: server.pem\ntls-key: server.key\n" + more,
-		"server.pem":  string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})),
-		"server.key":  string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private})),
-	} {
-		if err := os.WriteFile(filepath.Join(home, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
 	}
 	return address
 }
@@ -615,7 +583,7 @@ func TestCommandsOverTLS(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
-	trust := "SSL_CERT_FILE=" + filepath.Join(home, "server.pem")
+	trust := "SSL_CERT_FILE=" + filepath.Join(home, "cert.pem")
 	at, with := "SANDPIT_SERVER=https://"+address, "SANDPIT_KEY="+first
 	if out, err := run([]string{trust, at, with}, "create", "box"); err != nil || !strings.HasSuffix(out, "box\n") {
 		t.Fatalf("%v %s", err, out)

@@ -82,7 +82,7 @@ func TestSoak(t *testing.T) {
 // tlsOptions are of a client that uses a server's TLS.
 func tlsOptions(t *testing.T, s *service) client.Options {
 	t.Helper()
-	cert, err := os.ReadFile(filepath.Join(s.home, "server.pem"))
+	cert, err := os.ReadFile(filepath.Join(s.home, "cert.pem"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,11 @@
 // Its package is internal/dialect/NAME, with a function that returns the Dialect. The list in
 // cmd/sandpit/dialects_linux.go makes it a service of `listen` in server.yaml and a flag of
 // 'sandpit serve', both of that name. Paths of dialects collide, so each is served from the root
-// path of listeners of its own, and by host name where Sandpit's own API is.
+// path of listeners of its own, and by host name where Sandpit's own API is. A new form of keys is a
+// case in each function of internal/keys/format.go and in keys.In, and a value of the enum in api/v1.NewKey. Names of
+// images that clients send by default are aliases in policy/file.BuiltIn. The unmodified clients are tested by
+// internal/server with programs in tools/clients, from which docs/COMPATIBILITY.md is made. docs/server.md says what
+// clients get.
 //
 // # Rules for routes
 //

@@ -2,18 +2,12 @@ package server_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -110,7 +104,7 @@ func (s *served) overTCP() {
 	s.settings.Listen = append(s.settings.Listen, server.Listen{Address: server.Address{Network: "tcp", Host: s.tcp}, Service: server.DefaultService})
 	s.settings.Cert, s.settings.Key = filepath.Join(s.home, "cert.pem"), filepath.Join(s.home, "key.pem")
 	s.roots = x509.NewCertPool()
-	s.roots.AddCert(certify(s.t, s.home, s.tcp, 1))
+	s.roots.AddCert(testkit.Certificate(s.t, s.home, s.tcp))
 }
 
 // policy writes its policy file, which it need not have read yet.
@@ -356,43 +350,4 @@ func createOf(t testing.TB, c sandpit.Client, spec sandpit.Spec) sandpit.Sandbox
 // small is a sandbox that many can be of.
 func small(name string) sandpit.Spec {
 	return sandpit.Spec{Name: name, Limits: sandpit.Limits{Memory: 64 << 20, CPUs: 0.5, Pids: 64}}
-}
-
-// certify makes a certificate for a HOST:PORT, and its key, in cert.pem and key.pem.
-func certify(t testing.TB, dir, address string, serial int64) *x509.Certificate {
-	t.Helper()
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "test"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		IPAddresses: []net.IP{net.ParseIP(host)}, IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The key last: a server that looks in between finds a pair that does not fit.
-	for _, f := range []struct {
-		name  string
-		block pem.Block
-	}{{"cert.pem", pem.Block{Type: "CERTIFICATE", Bytes: der}}, {"key.pem", pem.Block{Type: "EC PRIVATE KEY", Bytes: private}}} {
-		if err := os.WriteFile(filepath.Join(dir, f.name), pem.EncodeToMemory(&f.block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cert
 }

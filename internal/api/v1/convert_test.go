@@ -18,7 +18,16 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/keys"
 )
+
+// The reference names every format of keys.
+func TestFormatsOfKeys(t *testing.T) {
+	f, _ := reflect.TypeFor[v1.NewKey]().FieldByName("Format")
+	if got, want := f.Tag.Get("enum"), strings.Join(keys.Formats(), ","); got != want {
+		t.Errorf("NewKey.Format can be %q, want %q", got, want)
+	}
+}
 
 // overJSON returns what the other end reads.
 func overJSON[T any](t *testing.T, v T) T {
