@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -10,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/sandpit-dev/sandpit"
@@ -53,6 +55,11 @@ type registry struct {
 func (r *registry) addAll() []tool {
 	r.addSandboxes()
 	r.addCommands()
+	r.addCode()
+	r.addFiles()
+	r.addProcesses()
+	r.addPorts()
+	r.addPolicy()
 	return r.tools
 }
 
@@ -235,4 +242,15 @@ func between(s *jsonschema.Schema, name string, least, most float64) {
 // badArgument refuses an argument for what a schema can't express.
 func badArgument(name, format string, args ...any) error {
 	return fault.Invalidf("the argument %s: %s", name, fmt.Sprintf(format, args...))
+}
+
+// resourceError returns the error of a resource as one of JSON-RPC. Its data has the code, as results of tools have it.
+func resourceError(err error) error {
+	res := failed(err)
+	data, _ := json.Marshal(res.StructuredContent) // of strings, which never fails
+	code := int64(jsonrpc.CodeInternalError)
+	if s := errcode.Status(errcode.Of(err)); s >= 400 && s < 500 {
+		code = jsonrpc.CodeInvalidParams
+	}
+	return &jsonrpc.Error{Code: code, Message: clean(err.Error()), Data: data}
 }
