@@ -20,6 +20,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -284,7 +285,8 @@ func mcpWays(t *testing.T, test func(t *testing.T, s *service, connect func(*sdk
 	})
 	t.Run("HTTP", func(t *testing.T) {
 		home := shortHome(t)
-		s := overTLS(t, home)
+		s := startTLS(t, home, writeTLS(t, home, "domain: box.example\n"))
+		s.key = shownKey(t, s)
 		t.Cleanup(func() { endServer(t, home) })
 		test(t, s, func(opt *sdk.ClientOptions) *mcpClient { return mcpHTTP(t, s, s.key, opt) })
 	})
@@ -660,7 +662,10 @@ func TestMCPLifetime(t *testing.T) {
 		c.do("start_process", arguments{"sandbox": "box", "command": "sleep 1000"})
 		c.Close()
 		c = connect(nil)
-		s.until("the sandbox is removed", func() bool { return c.do("list_sandboxes", nil) == "there are no sandboxes" })
+		s.until("the sandbox is removed", func() bool {
+			time.Sleep(50 * time.Millisecond) // a key has a rate
+			return c.do("list_sandboxes", nil) == "there are no sandboxes"
+		})
 	})
 }
 
@@ -679,11 +684,11 @@ func TestMCPPorts(t *testing.T) {
 		got := c.do("forward_port", arguments{"sandbox": "box", "port": 8000})
 		c.refuses("forward_port", arguments{"sandbox": "box", "port": 65536}, "invalid", "maximum")
 		if s.key != "" {
-			url := regexp.MustCompile(`is reachable at (https://8000-\S+)\n`).FindStringSubmatch(got)
+			url := regexp.MustCompile(`is reachable at (https://8000-\w+\.box\.example:\d+/\?sandpit-preview=\S+)\n`).FindStringSubmatch(got)
 			if url == nil || !strings.Contains(got, "Everybody who has this URL can open it in a browser, until ") {
 				t.Fatalf("it says %s", got)
 			}
-			return // TestPreviews of internal/api opens such URLs
+			return // what such a URL opens is tested with previews
 		}
 		address := regexp.MustCompile(`is reachable at (127\.0\.0\.1:\d+)\n`).FindStringSubmatch(got)
 		if address == nil {
@@ -848,11 +853,11 @@ func TestMCPGate(t *testing.T) {
 	// Another key of another namespace sees neither the sandboxes nor the session.
 	c := mcpHTTP(t, s, s.key, nil)
 	c.do("create_sandbox", arguments{"name": "box"})
-	out, err := commandLineAt(t, home, "key", "create", "--namespace", "other", "-q").Output()
+	out, err := commandLineAt(t, home, "key", "create", "--namespace", "other", "other").Output()
 	if err != nil {
 		t.Fatalf("%v, %s", err, out)
 	}
-	other := strings.TrimSpace(string(out))
+	other := regexp.MustCompile(`sp_\w+`).FindString(string(out))
 	stranger := mcpHTTP(t, s, other, nil)
 	if got := stranger.do("list_sandboxes", nil); got != "there are no sandboxes" {
 		t.Errorf("another key sees %s", got)
