@@ -159,7 +159,7 @@ func (o *output) shares() (most [2]int64) {
 	const half = budget / 2
 	out, errs := min(o.stdout.size, budget), min(o.stderr.size, budget)
 	if out+errs > budget {
-		out, errs = max(half, budget-errs), max(half, budget-out)
+		out, errs = min(out, max(half, budget-errs)), min(errs, max(half, budget-out))
 	}
 	return [2]int64{out, errs}
 }
