@@ -28,6 +28,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
 	"github.com/sandpit-dev/sandpit/internal/feature"
+	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
 // mcpStdio starts sandpit mcp and connects the SDK's client to it.
@@ -232,14 +233,17 @@ func TestMCPMessages(t *testing.T) {
 	}
 }
 
-// mcpHTTP connects the SDK's client to the server of a service, over TLS with a key.
-func mcpHTTP(t *testing.T, s *service, key string, opt *sdk.ClientOptions) *mcpClient {
+// mcpHTTP connects the SDK's client to the server of a service, over TLS with a key. version is that of the protocol; "": the newest.
+func mcpHTTP(t *testing.T, s *service, key, version string, opt *sdk.ClientOptions) *mcpClient {
 	t.Helper()
 	whole, cut := context.WithCancel(t.Context())
 	transport := &sdk.StreamableClientTransport{Endpoint: "https://" + s.tls + "/mcp", HTTPClient: &http.Client{Transport: withKey{overTLSTransport(t, s), key, whole}}, DisableStandaloneSSE: true, MaxRetries: -1}
-	session, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, opt).Connect(t.Context(), transport, nil)
+	session, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, opt).Connect(t.Context(), transport, &sdk.ClientSessionOptions{ProtocolVersion: version})
 	if err != nil {
 		t.Fatalf("connecting: %v", err)
+	}
+	if has := session.ID() != ""; has != (version != "") {
+		t.Errorf("with the version %q there is a session: %t", version, has)
 	}
 	t.Cleanup(func() { session.Close() })
 	return &mcpClient{t, session, cut}
@@ -274,7 +278,7 @@ func (w withKey) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.next.RoundTrip(r)
 }
 
-// mcpWays runs a test over standard input and output, and over HTTP. connect may be called more than once.
+// mcpWays runs a test over standard input and output, and over HTTP without and with sessions. connect may be called more than once.
 func mcpWays(t *testing.T, test func(t *testing.T, s *service, connect func(*sdk.ClientOptions) *mcpClient)) {
 	needSandboxes(t)
 	t.Run("stdio", func(t *testing.T) {
@@ -283,13 +287,15 @@ func mcpWays(t *testing.T, test func(t *testing.T, s *service, connect func(*sdk
 		t.Cleanup(func() { endServer(t, home) })
 		test(t, s, func(opt *sdk.ClientOptions) *mcpClient { return mcpStdio(t, home, opt) })
 	})
-	t.Run("HTTP", func(t *testing.T) {
-		home := shortHome(t)
-		s := startTLS(t, home, writeTLS(t, home, "domain: box.example\n"))
-		s.key = shownKey(t, s)
-		t.Cleanup(func() { endServer(t, home) })
-		test(t, s, func(opt *sdk.ClientOptions) *mcpClient { return mcpHTTP(t, s, s.key, opt) })
-	})
+	for way, version := range map[string]string{"HTTP": "", "HTTP with sessions": "2025-11-25"} {
+		t.Run(way, func(t *testing.T) {
+			home := shortHome(t)
+			s := startTLS(t, home, writeTLS(t, home, "domain: box.example\n"))
+			s.key = shownKey(t, s)
+			t.Cleanup(func() { endServer(t, home) })
+			test(t, s, func(opt *sdk.ClientOptions) *mcpClient { return mcpHTTP(t, s, s.key, version, opt) })
+		})
+	}
 }
 
 // TestMCPFiles reads, writes, edits, lists and searches files, as tools and as resources.
@@ -545,9 +551,7 @@ func TestMCPProcesses(t *testing.T) {
 
 // TestMCPCode runs code that keeps its state, fails, and displays an image.
 func TestMCPCode(t *testing.T) {
-	if !hasPython() {
-		t.Skip("needs the program python3")
-	}
+	testkit.NeedProgram(t, "python3")
 	mcpWays(t, func(t *testing.T, _ *service, connect func(*sdk.ClientOptions) *mcpClient) {
 		c := connect(nil)
 		c.do("create_sandbox", arguments{"name": "box"})
@@ -671,9 +675,7 @@ func TestMCPLifetime(t *testing.T) {
 
 // TestMCPPorts forwards a port: over standard input and output to this machine, until the end of the session; over HTTP by a preview.
 func TestMCPPorts(t *testing.T) {
-	if !hasPython() {
-		t.Skip("needs the program python3")
-	}
+	testkit.NeedProgram(t, "python3")
 	mcpWays(t, func(t *testing.T, s *service, connect func(*sdk.ClientOptions) *mcpClient) {
 		c := connect(nil)
 		c.do("create_sandbox", arguments{"name": "box"})
@@ -851,14 +853,14 @@ func TestMCPGate(t *testing.T) {
 	}
 
 	// Another key of another namespace sees neither the sandboxes nor the session.
-	c := mcpHTTP(t, s, s.key, nil)
+	c := mcpHTTP(t, s, s.key, "", nil)
 	c.do("create_sandbox", arguments{"name": "box"})
 	out, err := commandLineAt(t, home, "key", "create", "--namespace", "other", "other").Output()
 	if err != nil {
 		t.Fatalf("%v, %s", err, out)
 	}
 	other := regexp.MustCompile(`sp_\w+`).FindString(string(out))
-	stranger := mcpHTTP(t, s, other, nil)
+	stranger := mcpHTTP(t, s, other, "", nil)
 	if got := stranger.do("list_sandboxes", nil); got != "there are no sandboxes" {
 		t.Errorf("another key sees %s", got)
 	}
