@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/gate"
+	"github.com/sandpit-dev/sandpit/internal/mcp"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 	"github.com/sandpit-dev/sandpit/internal/portproxy"
 	"github.com/sandpit-dev/sandpit/internal/preview"
@@ -68,6 +70,7 @@ type API struct {
 	domains []string
 	metrics *metrics
 	proxy   *portproxy.Proxy
+	mcp     *mcp.Handler
 	awaited awaited
 
 	previews *preview.Book
@@ -91,6 +94,8 @@ func New(opts Options) *API {
 	for _, d := range opts.Domains {
 		a.domains = append(a.domains, gate.HostName(d))
 	}
+	a.mcp = mcp.NewHandler(opts.Version, opts.Gate.Log())
+	context.AfterFunc(opts.Gate.Live(), a.mcp.Close)
 	a.proxy = portproxy.New(portproxy.Options{Gate: opts.Gate, HasKey: opts.Keys.In, KeyHeaders: []string{headerKey, headerAuthorization}, Own: ownHeaders})
 	return a
 }
@@ -120,8 +125,8 @@ func (a *API) Dialect() gate.Dialect {
 			body, _ := json.Marshal(codec.Error(f)) // of strings, which never fails
 			codec.Write(c.W, f.Status, append(body, '\n'))
 		},
-		AllowHeaders:  "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Range, X-Sandpit-Key, X-Sandpit-Namespace, X-Sandpit-Port, X-Sandpit-Sandbox",
-		ExposeHeaders: "X-Request-Id, Retry-After, Location, Idempotent-Replayed, X-Sandpit-Mode, Content-Range",
+		AllowHeaders:  "Accept, Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Mcp-Method, Mcp-Name, Mcp-Protocol-Version, Mcp-Session-Id, Range, X-Sandpit-Key, X-Sandpit-Namespace, X-Sandpit-Port, X-Sandpit-Sandbox",
+		ExposeHeaders: "X-Request-Id, Retry-After, Location, Idempotent-Replayed, X-Sandpit-Mode, Content-Range, Mcp-Session-Id",
 	}
 	for _, route := range append(Routes(), runRoute()) {
 		d.Routes = append(d.Routes, a.behind(&route))
@@ -134,6 +139,7 @@ func (a *API) Dialect() gate.Dialect {
 		return to.sandbox
 	}
 	d.Routes = append(d.Routes, passing)
+	d.Routes = append(d.Routes, a.mcpRoutes()...)
 	return d
 }
 

@@ -51,37 +51,55 @@ func createPreview(c *call, in *v1.NewPreview) (none v1.Preview, err error) {
 	if err != nil {
 		return none, err
 	}
-	if info, err := sb.Info(c.Ctx); err != nil || info.State == sandpit.StateCreating {
-		if err == nil {
-			err = fault.Errorf(sandpit.ErrState, "sandbox %q is %s", info.Name, info.State)
-		}
+	p, base, err := c.planPreview(c.Ctx, sb, port, asked)
+	if err != nil {
 		return none, c.Untouched(err)
+	}
+	out, err := c.addPreview(c.Ctx, p, base)
+	if err != nil {
+		return none, err
+	}
+	c.Detail += " preview " + out.ID // for the audit
+	c.W.Header().Set("Cache-Control", "no-store")
+	return out, nil
+}
+
+// planPreview returns a preview to add, and the beginning of its URL. It changes nothing.
+func (c *call) planPreview(ctx context.Context, sb sandpit.Sandbox, port uint16, asked time.Duration) (p preview.Preview, base string, err error) {
+	info, err := sb.Info(ctx)
+	if err != nil {
+		return p, "", err
+	}
+	if info.State == sandpit.StateCreating {
+		return p, "", fault.Errorf(sandpit.ErrState, "sandbox %q is %s", info.Name, info.State)
 	}
 	life, err := c.api.opts.Backend.AllowPreview(c.Caller, asked)
 	if err != nil {
-		return none, c.Untouched(err)
+		return p, "", err
 	}
-	base, err := c.previewBase(sb.ID(), port)
-	if err != nil {
-		return none, c.Untouched(err)
+	if base, err = c.previewBase(sb.ID(), port); err != nil {
+		return p, "", err
 	}
 	now := time.Now().UTC()
 	expires := now.Add(life)
 	if end := c.Caller.Expires; !end.IsZero() && end.Before(expires) {
 		expires = end
 	}
-	p, token, err := c.api.previews.Add(c.Ctx, preview.Preview{
+	return preview.Preview{
 		Sandbox: sb.ID(), Port: port, Namespace: c.Caller.Namespace, Key: c.Caller.Key, Name: c.Caller.Name, CreatedAt: now, ExpiresAt: expires,
-	})
+	}, base, nil
+}
+
+// addPreview adds a preview that was planned.
+func (c *call) addPreview(ctx context.Context, p preview.Preview, base string) (none v1.Preview, err error) {
+	p, token, err := c.api.previews.Add(ctx, p)
 	if err != nil {
 		return none, err
 	}
-	if _, err := c.api.opts.Backend.Client(c.Caller).Get(c.Ctx, sb.ID()); err != nil { // it was removed meanwhile
-		c.api.previews.RemoveSandbox(sb.ID())
+	if _, err := c.api.opts.Backend.Client(c.Caller).Get(ctx, p.Sandbox); err != nil { // it was removed meanwhile
+		c.api.previews.RemoveSandbox(p.Sandbox)
 		return none, err
 	}
-	c.Detail += " preview " + p.ID // for the audit
-	c.W.Header().Set("Cache-Control", "no-store")
 	out := previewOf(p)
 	out.URL = base + "/?" + previewParam + "=" + token
 	return out, nil

@@ -73,6 +73,7 @@ func (a *tree) commands() []command {
 		{"preview", "open a port of a sandbox in browsers, by a URL", a.previewCommand, false},
 		{"network", "show and change what a sandbox may reach", a.networkCommand, false},
 		{"serve", "run a server for many users", a.serveCommand, false},
+		{"mcp", "serve tools for models, by the Model Context Protocol", a.mcpCommand, false},
 		{"env", "print the settings of clients of other projects", a.envCommand, false},
 		{"secret", "store credentials that sandboxes use and never see", a.secretCommand, false},
 		{"key", "create, list and revoke keys", a.keyCommand, false},

@@ -11,6 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/cli"
 	"github.com/sandpit-dev/sandpit/internal/egress"
 	"github.com/sandpit-dev/sandpit/internal/keys"
+	"github.com/sandpit-dev/sandpit/internal/mcp"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
@@ -98,6 +99,8 @@ func (a *tree) completeFlags(cmd *cobra.Command) {
 			complete = a.completeSecrets(-1)
 		case "sandbox":
 			complete = a.completeNames(-1)
+		case "tools":
+			words(mcp.Names()...)
 		case "from":
 			complete = cobra.FixedCompletions([]string{"env:", "file:", "cmd:"}, cobra.ShellCompDirectiveNoSpace)
 		case "upstream-proxy":

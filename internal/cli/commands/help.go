@@ -41,6 +41,7 @@ Usage:
   sandpit events|top                        show events, show resource usage
   sandpit serve|key|audit                   run a server, manage its keys and audit log
   sandpit env CLIENT                        print settings of clients of another project
+  sandpit mcp                               serve tools for models (Claude Code, Cursor, …)
 
   sandpit images ls|pull|commit|tag|inspect|rm|prune|import|export
   sandpit doctor                            check what works here, and how to fix what doesn't

@@ -48,7 +48,7 @@ func TestServerIsHonoured(t *testing.T) {
 		"extend": "--life 1h box", "update": "--name b box", "rm": "box", "prune": "", "logs": "box", "inspect": "box", "stats": "", "top": "", "events": "",
 		"ls": "box", "cat": "box /a", "write": "box /a", "edit": "--old a --new b box /a", "cp": "box:/a /nowhere/b", "forward": "box 0:80", "preview": "box 80",
 		"network show": "box", "network allow": "box a.test", "network deny": "box a.test", "network check": "box a.test", "network log": "box",
-		"serve": "", "env": "e2b", "key create": "", "key ls": "", "key revoke": "k7d2m3xa", "secret set": "--from env:HOME a", "secret ls": "", "secret login": "github", "secret rotate": "a", "secret rm": "a", "secret services": "", "audit verify": "", "audit grep": "",
+		"serve": "", "mcp": "", "env": "e2b", "key create": "", "key ls": "", "key revoke": "k7d2m3xa", "secret set": "--from env:HOME a", "secret ls": "", "secret login": "github", "secret rotate": "a", "secret rm": "a", "secret services": "", "audit verify": "", "audit grep": "",
 		"images ls": "", "images pull": "alpine", "images commit": "box app", "images inspect": "alpine", "images rm": "alpine", "images prune": "", "images tag": "alpine a:1",
 		"images import": "a.tar", "images export": "alpine a.tar", "doctor": "", "policy show": "", "version": "", "completion": "bash",
 	}

@@ -1,0 +1,173 @@
+package mcp
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// connected returns a connection with an input, and what it has sent.
+func connected(t *testing.T, in io.ReadCloser) (l *lines, sent *bytes.Buffer) {
+	t.Helper()
+	sent = new(bytes.Buffer)
+	l = &lines{in: bufio.NewReaderSize(in, 64<<10), closer: in, out: sent}
+	if _, err := l.Connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l, sent
+}
+
+// Lines that are not messages are answered and passed over, also without an end, and those that are too long.
+func TestLines(t *testing.T) {
+	const ping = `{"jsonrpc":"2.0","id":%d,"method":"ping"}`
+	in := "\n  \r\nnope\n" + fmt.Sprintf(ping, 1) + "\r\n" + strings.Repeat("[", maxMessageLine+1) + "\n" + `{"jsonrpc":"2.0","id":"x"}` + "\n" + fmt.Sprintf(ping, 2)
+	l, sent := connected(t, io.NopCloser(strings.NewReader(in)))
+	for i := range 2 {
+		msg, err := l.Read(t.Context())
+		req, ok := msg.(*jsonrpc.Request)
+		if err != nil || !ok || req.Method != "ping" || req.ID.Raw() != int64(i+1) {
+			t.Fatalf("message %d is %v, %v", i+1, msg, err)
+		}
+	}
+	if _, err := l.Read(t.Context()); !errors.Is(err, io.EOF) {
+		t.Errorf("then: %v", err)
+	}
+	want := []string{
+		`{"error":{"code":-32700,"message":"the message is not valid JSON"},"id":null,"jsonrpc":"2.0"}`,
+		`{"error":{"code":-32600,"message":"the message has more than 16777216 bytes"},"id":null,"jsonrpc":"2.0"}`,
+		`{"error":{"code":-32600,"message":"the message is not one of JSON-RPC 2.0: it has neither a method nor a result"},"id":"x","jsonrpc":"2.0"}`,
+		"",
+	}
+	if diff := cmp.Diff(want, strings.Split(sent.String(), "\n")); diff != "" {
+		t.Errorf("the answers (-want +got):\n%s", diff)
+	}
+}
+
+// A connection that is closed, or whose context has ended, is not read on.
+func TestLinesAreClosed(t *testing.T) {
+	in, out := io.Pipe()
+	defer out.Close()
+	l, _ := connected(t, in)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := l.Read(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("after the end of the context: %v", err)
+	}
+	ended := make(chan error)
+	go func() {
+		_, err := l.Read(t.Context())
+		ended <- err
+	}()
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// A clip has the whole of what fits, and else the first and the last part, in whatever pieces it was written.
+func TestClip(t *testing.T) {
+	for _, size := range []int{0, 1, budget - 1, budget, budget + 1, 2 * budget, 2*budget + 1, 5 * budget} {
+		var all strings.Builder
+		for i := 0; all.Len() < size; i++ {
+			fmt.Fprintf(&all, "%d ", i)
+		}
+		text := all.String()[:size]
+		for _, piece := range []int{7, 1000, budget, 3 * budget} {
+			c := new(clip)
+			for rest := text; rest != ""; {
+				n := min(piece, len(rest))
+				c.write([]byte(rest[:n]))
+				rest = rest[n:]
+			}
+			for _, most := range []int64{100, budget / 2, budget} {
+				want := text
+				if int64(size) > most {
+					want = text[:most/2] + fmt.Sprintf("\n[… %d bytes left out …]\n", int64(size)-most) + text[int64(size)-(most-most/2):]
+				}
+				if got := c.text(most); got != want {
+					t.Errorf("%d bytes in pieces of %d: at most %d are %.80q …, want %.80q …", size, piece, most, got, want)
+				}
+			}
+			if len(c.head)+cap(c.tail) > 8*budget {
+				t.Errorf("it holds %d bytes", len(c.head)+cap(c.tail))
+			}
+		}
+	}
+}
+
+// Two streams share the budget: what one of them leaves, the other one has.
+func TestShares(t *testing.T) {
+	for _, one := range []struct{ stdout, stderr, wantOut, wantErr int64 }{
+		{0, 0, 0, 0},
+		{10, 20, 10, 20},
+		{1 << 30, 0, budget, 0},
+		{1 << 30, 100, budget - 100, 100},
+		{100, 1 << 30, 100, budget - 100},
+		{1 << 30, 1 << 30, budget / 2, budget / 2},
+	} {
+		o := &output{stdout: clip{size: one.stdout}, stderr: clip{size: one.stderr}}
+		if got := o.shares(); got != [2]int64{one.wantOut, one.wantErr} {
+			t.Errorf("%d and %d bytes have %v", one.stdout, one.stderr, got)
+		}
+	}
+}
+
+// The audit learns what a message is about, and nothing that may be secret.
+func TestDescribe(t *testing.T) {
+	call := func(tool, args string) string {
+		return `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + tool + `","arguments":` + args + `}}`
+	}
+	const little, pictures = 16 * budget, 16*budget + 4*maxPicture
+	for _, one := range []struct {
+		body string
+		want Subject
+	}{
+		{`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, Subject{Method: "tools/list", Detail: "tools/list"}},
+		{`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`, Subject{Method: "notifications/cancelled", Detail: "notifications/cancelled", Vital: true}},
+		{call("run_command", `{"sandbox":"box","command":"secret"}`), Subject{Method: "tools/call", Sandbox: "box", Detail: `tool "run_command" command of 8 bytes`, Memory: little}},
+		{call("write_file", `{"sandbox":"box","path":"/a\n","content":"secret"}`), Subject{Method: "tools/call", Sandbox: "box", Detail: `tool "write_file" path "/a\n" content of 8 bytes`, Memory: little}},
+		{call("read_file", `{"sandbox":7}`), Subject{Method: "tools/call", Detail: `tool "read_file"`, Memory: pictures}},
+		{call("remove_sandbox", `{"sandbox":"box"}`), Subject{Method: "tools/call", Sandbox: "box", Detail: `tool "remove_sandbox"`, Vital: true, Memory: little}},
+		{call("x", `[]`), Subject{Method: "tools/call", Detail: `tool "x"`, Memory: little}},
+		{`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"sandpit://box/files/a"}}`, Subject{Method: "resources/read", Sandbox: "box", Detail: `resources/read "sandpit://box/files/a"`, Memory: 4 * maxResource}},
+	} {
+		got, err := Describe([]byte(one.body))
+		if diff := cmp.Diff(one.want, got); err != nil || diff != "" {
+			t.Errorf("%s: %v (-want +got)\n%s", one.body, err, diff)
+		}
+	}
+	for _, body := range []string{"", "nope", "[]", "{}", `"x"`, `{"jsonrpc":"2.0","id":1}`, `{"jsonrpc":"2.0","id":[],"method":"ping"}`} {
+		if _, err := Describe([]byte(body)); !errors.Is(err, sandpit.ErrInvalid) {
+			t.Errorf("%q: %v", body, err)
+		}
+	}
+}
+
+// Every tool has a text for the model, and every argument one that says what it means.
+func TestToolsAreDescribed(t *testing.T) {
+	s, err := newServer(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s == nil || len(Names()) != 22 {
+		t.Errorf("the names are %q", Names())
+	}
+	for _, tool := range new(registry).addAll() {
+		if len(tool.text) < 60 || tool.title == "" || tool.readOnly && tool.destructive {
+			t.Errorf("%s is described as %+v", tool.name, tool)
+		}
+	}
+}
