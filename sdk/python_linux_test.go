@@ -1,43 +1,18 @@
-// Package sdk_test builds the SDKs as they are published, installs what was built, and runs their tests on a real server.
 package sdk_test
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
-// program builds the program that serves.
-func program(t *testing.T) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "sandpit")
-	cmd := exec.Command("go", "build", "-trimpath", "-tags", "guestembed", "-o", path, "../cmd/sandpit")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("building sandpit: %v\n%s", err, out)
-	}
-	return path
-}
-
-// run runs a program, and fails the test with what it printed if it fails.
-func run(t *testing.T, dir string, env []string, name string, args ...string) {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), name, args...)
-	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%s %v: %v\n%s", filepath.Base(name), args, err, out)
-	}
-}
-
-// venv returns a Python with what requirements.txt names. It is made once for each content of that file.
+// venv returns a Python with what requirements.txt names.
 func venv(t *testing.T, python, requirements string) string {
 	t.Helper()
 	text, err := os.ReadFile(requirements)
@@ -48,39 +23,15 @@ func venv(t *testing.T, python, requirements string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cache, err := filepath.Abs("../.cache/clients")
-	if err == nil {
-		err = os.MkdirAll(cache, 0o700)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	lock, err := os.OpenFile(filepath.Join(cache, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(cache, fmt.Sprintf("sdk-python-%x", sha256.Sum256(append(version, text...)))[:32+len("sdk-python-")])
-	bin := filepath.Join(dir, "bin", "python")
-	if _, err := os.Stat(filepath.Join(dir, "complete")); err == nil {
-		return bin
-	}
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
-	run(t, ".", nil, python, "-m", "venv", dir)
-	out, err := exec.CommandContext(t.Context(), bin, "-m", "pip", "install", "--quiet", "--retries=1", "--disable-pip-version-check", "-r", requirements).CombinedOutput()
-	if err != nil && os.Getenv("CI") != "" {
-		t.Fatalf("installing the packages: %v\n%s", err, out)
-	}
-	testkit.Need(t, "the packages of Python", err)
-	if err := os.WriteFile(filepath.Join(dir, "complete"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return bin
+	dir := cached(t, "sdk-python", append(version, text...), "the packages of Python", func(dir string) error {
+		run(t, ".", nil, python, "-m", "venv", dir)
+		pip := exec.CommandContext(t.Context(), filepath.Join(dir, "bin", "python"), "-m", "pip", "install", "--quiet", "--retries=1", "--disable-pip-version-check", "-r", requirements)
+		if out, err := pip.CombinedOutput(); err != nil {
+			return fmt.Errorf("%w\n%s", err, out)
+		}
+		return nil
+	})
+	return filepath.Join(dir, "bin", "python")
 }
 
 // The package is typed, one kind of its programs is made from the other, and its tests pass on the wheel that is published.

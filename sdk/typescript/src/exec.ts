@@ -1,0 +1,128 @@
+import { randomBytes, randomUUID } from "node:crypto";
+import { type CallOptions, type Client, pause, type RequestParts, undo } from "./client.js";
+import { SandpitError, StreamLostError } from "./errors.js";
+import { streamType } from "./frames.js";
+import { defined } from "./json.js";
+import { type Output, readProcess, Result } from "./models.js";
+import { Process, ProcessStream, type TerminalSize } from "./process.js";
+
+/** The default of maxOutput, in bytes. */
+export const maxOutput = 64 << 20;
+
+/** A text is a script for the shell, a list is a program with its arguments. */
+export type Command = string | readonly string[];
+
+/** Options of every command. */
+export interface CommandOptions extends CallOptions {
+  env?: Readonly<Record<string, string>> | undefined;
+  /** The working directory; default: the sandbox's. */
+  dir?: string | undefined;
+  user?: string | undefined;
+  /** Seconds after which the command is killed with everything that it has started. */
+  timeout?: number | undefined;
+}
+
+/** Options of a command that is waited for. If the signal aborts, the command is killed. */
+export interface RunOptions extends CommandOptions {
+  /** Standard input; default: none. */
+  input?: string | Uint8Array | undefined;
+  /** Throw CommandFailedError if the command fails, CommandTimedOutError after a timeout. */
+  check?: boolean | undefined;
+  /** Bytes of output after which the rest is dropped, and the result is truncated; default: 64 MiB. */
+  maxOutput?: number | undefined;
+  /** Called with the output as it comes. */
+  onOutput?: ((output: Output) => void) | undefined;
+}
+
+/** Options of a process in the background. */
+export interface StartOptions extends CommandOptions {
+  /** Keep standard input open. */
+  stdin?: boolean | undefined;
+  /** Give the process a terminal. */
+  terminal?: TerminalSize | undefined;
+  /** A name that lists of processes have. */
+  tag?: string | undefined;
+}
+
+/** A command with check has failed. */
+export class CommandFailedError extends SandpitError {
+  constructor(
+    message: string,
+    /** How it ended, with its output. */
+    readonly result: Result,
+  ) {
+    super(message);
+  }
+}
+
+/** A command with check was killed at the end of its time. */
+export class CommandTimedOutError extends CommandFailedError {}
+
+function commandOf(command: Command, options: CommandOptions): Record<string, unknown> {
+  const { env, dir, user, timeout } = options;
+  return defined({ ...(typeof command === "string" ? { script: command } : { argv: command }), env, dir, user, timeout });
+}
+
+/** Starts a process in the background, in the sandbox at a path. */
+export async function start(client: Client, sandbox: string, command: Command, options: StartOptions): Promise<Process> {
+  const { stdin, terminal, tag, signal } = options;
+  const json = defined({ ...commandOf(command, options), stdin, terminal, tag });
+  const made = await client.once("POST", `${sandbox}/processes`, { json, signal }, (raw, signal) => new Process(client, sandbox, readProcess(raw)).kill({ signal }));
+  return new Process(client, sandbox, readProcess(made));
+}
+
+/** Runs a command in the sandbox at a path, and waits until it has ended. */
+export async function run(client: Client, sandbox: string, command: Command, options: RunOptions): Promise<Result> {
+  options.signal?.throwIfAborted();
+  // The tag finds the process if the call is aborted before the server has answered.
+  const tag = `run-${randomUUID()}`;
+  const json = { ...commandOf(command, options), tag, output_limit: options.maxOutput ?? maxOutput };
+  const body = bodyOf(json, options.input);
+  const request: RequestParts = { ...body, headers: { ...body.headers, Accept: streamType, "Idempotency-Key": tag }, signal: options.signal };
+  const stream = new ProcessStream(() => client.bytes("running a command", "POST", `${sandbox}/exec`, request), options.signal);
+  const parts: Record<"stdout" | "stderr", Uint8Array[]> = { stdout: [], stderr: [] };
+  let lost = 0;
+  try {
+    for await (const output of stream.outputs()) {
+      if (output.stream === "lost") lost += output.lostBytes;
+      else parts[output.stream].push(output.data);
+      options.onOutput?.(output);
+    }
+  } catch (err) {
+    const { process } = stream;
+    if (process && !stream.result) await undo((signal) => new Process(client, sandbox, process).kill({ signal }));
+    else if (options.signal?.aborted && !process) await undo((signal) => killTagged(client, sandbox, tag, signal));
+    throw err;
+  }
+  if (!stream.result) throw new StreamLostError("the stream of the command has ended without its result");
+  const result = new Result(stream.result, Buffer.concat(parts.stdout), Buffer.concat(parts.stderr), lost);
+  if (options.check && !result.ok) {
+    const what = JSON.stringify(typeof command === "string" ? command : command.join(" "));
+    if (result.timedOut) throw new CommandTimedOutError(`${what} was killed after ${options.timeout} seconds`, result);
+    throw new CommandFailedError(`${what} failed with exit code ${result.exitCode}: ${result.stderr.trim().slice(-500)}`, result);
+  }
+  return result;
+}
+
+/** Returns the body of a command: JSON, or a form with the input, which may have any size. */
+function bodyOf(command: object, input: string | Uint8Array | undefined): RequestParts {
+  if (input === undefined) return { json: command };
+  const boundary = randomBytes(16).toString("hex"); // The input is older, and so does not have it.
+  const body = Buffer.concat([
+    Buffer.from(`--${boundary}\r\nContent-Disposition: form-data; name="command"\r\nContent-Type: application/json\r\n\r\n${JSON.stringify(command)}`),
+    Buffer.from(`\r\n--${boundary}\r\nContent-Disposition: form-data; name="stdin"; filename="stdin"\r\n\r\n`),
+    typeof input === "string" ? Buffer.from(input) : input,
+    Buffer.from(`\r\n--${boundary}--\r\n`),
+  ]);
+  return { body, headers: { "Content-Type": `multipart/form-data; boundary=${boundary}` } };
+}
+
+/** Kills the process with a tag, whose request may still be on its way. */
+async function killTagged(client: Client, sandbox: string, tag: string, signal: AbortSignal): Promise<void> {
+  for (const delay of [0, 100, 300, 600]) {
+    await pause(delay);
+    for await (const raw of client.pages(`${sandbox}/processes`, "processes", { signal })) {
+      if (raw["tag"] === tag) return await new Process(client, sandbox, readProcess(raw)).kill({ signal });
+    }
+  }
+}

@@ -1,0 +1,218 @@
+import { TextDecoder } from "node:util";
+import { type CallOptions, type Client, pause, type RequestParts, segment } from "./client.js";
+import { errorOf, NotFoundError, SandpitError, ServerTimeoutError, StreamLostError, UnavailableError } from "./errors.js";
+import { Cursor, Frame, FrameReader, streamType } from "./frames.js";
+import { isObject, type Json, object, text } from "./json.js";
+import { type Output, type ProcessInfo, readProcess, Result } from "./models.js";
+
+/** How often a lost stream is opened again without anything new. */
+const retries = 4;
+
+/** The longest piece of input of one request, in bytes. */
+const maxInput = 1 << 20;
+
+/** Signals by name, with Linux's numbers. */
+const signals = { SIGHUP: 1, SIGINT: 2, SIGQUIT: 3, SIGKILL: 9, SIGUSR1: 10, SIGUSR2: 12, SIGTERM: 15, SIGCONT: 18, SIGSTOP: 19, SIGTSTP: 20 } as const;
+
+/** The size of a terminal. */
+export interface TerminalSize {
+  rows: number;
+  cols: number;
+}
+
+/**
+ * The output of one process, over as many connections as needed. open makes the request of the first connection, and of
+ * those after a loss, in which the server repeats what it has retained.
+ */
+export class ProcessStream {
+  process: ProcessInfo | undefined;
+  result: Json | undefined;
+  readonly #open: () => AsyncIterable<Uint8Array>;
+  readonly #signal: AbortSignal | undefined;
+
+  constructor(open: () => AsyncIterable<Uint8Array>, signal: AbortSignal | undefined) {
+    this.#open = open;
+    this.#signal = signal;
+  }
+
+  /** Yields the output until the process has ended. */
+  async *outputs(): AsyncGenerator<Output, void, undefined> {
+    const cursor = new Cursor();
+    const decoders = { stdout: new TextDecoder(), stderr: new TextDecoder() };
+    for (let failures = 0; ; ) {
+      const before = cursor.position;
+      try {
+        yield* this.#once(cursor, decoders);
+        break;
+      } catch (err) {
+        failures = cursor.position > before ? 0 : failures + 1;
+        if (!(err instanceof UnavailableError) || (err instanceof StreamLostError && err.code) || failures > retries || !this.process) throw err;
+      }
+      await pause(Math.min(100 * 2 ** failures, 2000), this.#signal);
+    }
+    for (const stream of ["stdout", "stderr"] as const) {
+      const rest = decoders[stream].decode();
+      if (rest) yield { stream, data: new Uint8Array(), text: rest, lostBytes: 0 };
+    }
+  }
+
+  async *#once(cursor: Cursor, decoders: Record<"stdout" | "stderr", TextDecoder>): AsyncGenerator<Output, void, undefined> {
+    cursor.restart();
+    const frames = new FrameReader();
+    let complete = false;
+    for await (const data of this.#open()) {
+      for (const [type, payload] of frames.feed(data)) {
+        switch (type) {
+          case Frame.stdout:
+          case Frame.stderr: {
+            const stream = type === Frame.stdout ? "stdout" : "stderr";
+            const fresh = cursor.output(payload);
+            if (fresh.length > 0) yield { stream, data: fresh, text: decoders[stream].decode(fresh, { stream: true }), lostBytes: 0 };
+            break;
+          }
+          case Frame.lost: {
+            const lostBytes = cursor.lost(Number(payload.readBigUInt64BE()));
+            if (lostBytes > 0) yield { stream: "lost", data: new Uint8Array(), text: "", lostBytes };
+            break;
+          }
+          case Frame.started:
+            this.process = readProcess(json(payload));
+            break;
+          case Frame.result:
+            this.result = json(payload);
+            break;
+          case Frame.end: {
+            const failed = ended(json(payload));
+            if (failed) throw failed;
+            complete = true;
+          }
+        }
+      }
+    }
+    if (!complete) throw new StreamLostError("the connection was lost before the end of the stream");
+  }
+}
+
+function json(payload: Buffer): Json {
+  const value: unknown = JSON.parse(payload.toString());
+  return isObject(value) ? value : {};
+}
+
+/** Returns why a stream has ended, by its last event; undefined if it is complete. */
+export function ended(end: Json): SandpitError | undefined {
+  const reason = text(end, "reason");
+  if (reason === "ended") return undefined;
+  return isObject(end["error"]) ? errorOf(0, object(end, "error")) : new StreamLostError(`the stream has ended: ${reason}`);
+}
+
+/** Standard input of a process. Writes that wait for each other keep their order. */
+export class Stdin {
+  readonly #client: Client;
+  readonly #path: string;
+
+  constructor(client: Client, path: string) {
+    this.#client = client;
+    this.#path = path;
+  }
+
+  /** Writes. It waits until the server has taken everything; the process may read later. */
+  async write(data: string | Uint8Array, options: CallOptions = {}): Promise<void> {
+    const bytes = typeof data === "string" ? Buffer.from(data) : data;
+    for (let at = 0; at < bytes.length; at += maxInput) {
+      await this.#client.once("POST", this.#path, { body: bytes.subarray(at, at + maxInput), signal: options.signal });
+    }
+  }
+
+  /** Ends the input. */
+  async close(options: CallOptions = {}): Promise<void> {
+    await this.#client.once("POST", this.#path, { query: { close: true }, signal: options.signal });
+  }
+}
+
+/** A process in the background. It continues when this program ends, until it ends itself or its sandbox does. */
+export class Process {
+  /** The process as it was when this value was made; see refresh. */
+  info: ProcessInfo;
+  /** Standard input, of a process that was started with stdin or a terminal. */
+  readonly stdin: Stdin;
+  readonly #client: Client;
+  readonly #path: string;
+
+  constructor(client: Client, sandbox: string, info: ProcessInfo) {
+    this.#client = client;
+    this.#path = `${sandbox}/processes/${segment(info.id)}`;
+    this.info = info;
+    this.stdin = new Stdin(client, `${this.#path}/stdin`);
+  }
+
+  /** The ID, by which another program finds it: sandbox.process(id). */
+  get id(): string {
+    return this.info.id;
+  }
+
+  /** The process ID in the sandbox. */
+  get pid(): number {
+    return this.info.pid;
+  }
+
+  /**
+   * Yields the output as it comes, until the process ends. It begins with what the server has retained, the latest MiB,
+   * unless history is false. After a lost connection the output continues where it was. What the server no longer has
+   * is reported as an Output with lostBytes.
+   */
+  async *output(options: CallOptions & { history?: boolean } = {}): AsyncGenerator<Output, void, undefined> {
+    const request: RequestParts = { headers: { Accept: streamType }, signal: options.signal };
+    let query: NonNullable<RequestParts["query"]> = { history: options.history === false ? "false" : undefined };
+    const open = (): AsyncIterable<Uint8Array> => {
+      const bytes = this.#client.bytes(`reading the output of process ${this.id}`, "GET", `${this.#path}/output`, { ...request, query });
+      query = {};
+      return bytes;
+    };
+    yield* new ProcessStream(open, options.signal).outputs();
+  }
+
+  /** Asks the server for the state of the process. */
+  async refresh(options: CallOptions = {}): Promise<ProcessInfo> {
+    this.info = readProcess(await this.#client.call("GET", this.#path, { signal: options.signal }));
+    return this.info;
+  }
+
+  /** Waits until the process has ended. After timeout seconds it throws ServerTimeoutError, and the process continues. */
+  async wait(options: CallOptions & { timeout?: number } = {}): Promise<Result> {
+    const until = options.timeout === undefined ? Infinity : Date.now() + options.timeout * 1000;
+    for (;;) {
+      const timeout = Math.min(30, Math.max(0.001, (until - Date.now()) / 1000));
+      const info = readProcess(await this.#client.call("GET", `${this.#path}/wait`, { query: { timeout }, signal: options.signal }));
+      if (info.result) {
+        this.info = info;
+        return info.result;
+      }
+      if (Date.now() >= until) throw new ServerTimeoutError(`process ${this.id} has not ended after ${options.timeout} seconds; it continues`);
+    }
+  }
+
+  /** Sends a signal to the process, or to its process group. A number is one of Linux. */
+  async signal(signal: keyof typeof signals | number, options: CallOptions & { group?: boolean } = {}): Promise<void> {
+    const number = typeof signal === "number" ? signal : signals[signal];
+    await this.#client.once("POST", `${this.#path}/signal`, { json: { signal: number, group: options.group ?? false }, signal: options.signal });
+  }
+
+  /** Sends the signal of ^C to the process group. */
+  async interrupt(options: CallOptions = {}): Promise<void> {
+    await this.signal("SIGINT", { ...options, group: true });
+  }
+
+  /** Changes the size of the terminal. */
+  async resize(size: TerminalSize, options: CallOptions = {}): Promise<void> {
+    await this.#client.once("POST", `${this.#path}/resize`, { json: { rows: size.rows, cols: size.cols }, signal: options.signal });
+  }
+
+  /** Kills the process with everything that it has started. It is a no-op if the process has ended. */
+  async kill(options: CallOptions = {}): Promise<void> {
+    try {
+      await this.#client.call("DELETE", this.#path, { signal: options.signal });
+    } catch (err) {
+      if (!(err instanceof NotFoundError)) throw err;
+    }
+  }
+}
