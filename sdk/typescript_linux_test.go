@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"testing"
 
 	"github.com/sandpit-dev/sandpit/internal/testkit"
@@ -55,14 +56,28 @@ func TestTypeScript(t *testing.T) {
 	}
 
 	clean := t.TempDir()
+	write := func(name string, content []byte, err error) {
+		if err == nil {
+			err = os.WriteFile(filepath.Join(clean, name), content, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := os.CopyFS(clean, os.DirFS("typescript/test")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(clean, "package.json"), []byte(`{"private": true, "type": "module"}`), 0o600); err != nil {
-		t.Fatal(err)
+	write("package.json", []byte(`{"private": true, "type": "module"}`), nil)
+	api, err := os.ReadFile("../internal/api/openapi/openapi.json")
+	write("openapi.json", api, err)
+	readme, err := os.ReadFile("typescript/README.md")
+	for i, example := range regexp.MustCompile("(?s)```ts\n(.*?)```").FindAllSubmatch(readme, -1) {
+		write(fmt.Sprintf("example%d.ts", i+1), example[1], err)
 	}
 	run(t, clean, nil, npm, "install", "--offline", "--no-audit", "--no-fund", "--silent", archives[0])
 	run(t, clean, nil, node, tsc, "--project", ".", "--strict", "--typeRoots", filepath.Join(tools, "@types"))
+	// The types need none of Node's.
+	run(t, clean, nil, node, tsc, "--noEmit", "--strict", "--module", "NodeNext", "--lib", "ES2022,ESNext.Disposable,DOM", "example1.ts")
 	tests, err := filepath.Glob(filepath.Join(clean, "*.test.js"))
 	if err != nil || len(tests) == 0 {
 		t.Fatalf("compiled %v, %v", tests, err)

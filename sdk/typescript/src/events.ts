@@ -27,7 +27,7 @@ export async function* serverEvents(bytes: AsyncIterable<Uint8Array>): AsyncGene
   let event = "";
   let data = "";
   for await (const line of lines(bytes)) {
-    const [, field, value] = /^([^:]*):? ?(.*?)\r?$/s.exec(line) ?? [];
+    const [, field, value] = /^([^:]*):? ?(.*)$/s.exec(line.replace(/\r$/, "")) ?? [];
     if (field === "event") event = value ?? "";
     else if (field === "data") data += value;
     else if (!field && !value && data) {

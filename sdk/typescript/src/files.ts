@@ -34,13 +34,17 @@ export class Files {
     this.#path = path;
   }
 
-  #bytes(path: string, { user, signal }: FileOptions): AsyncGenerator<Uint8Array, void, undefined> {
+  /**
+   * Yields the content of a file.
+   * @internal
+   */
+  bytes(path: string, { user, signal }: FileOptions): AsyncGenerator<Uint8Array, void, undefined> {
     return this.#client.bytes(`reading ${path}`, "GET", this.#path, { query: { path, user }, signal });
   }
 
   /** Returns the content of a file. */
   async read(path: string, options: FileOptions = {}): Promise<Uint8Array> {
-    return (await collect(this.#bytes(path, options), Infinity)) as Uint8Array;
+    return (await collect(this.bytes(path, options), Infinity)) as Uint8Array;
   }
 
   /** Returns the content of a file as text. Content that is not UTF-8 is a TypeError. */
@@ -50,7 +54,7 @@ export class Files {
 
   /** Returns the content of a file of any size as a stream. The file is opened by the first read. */
   stream(path: string, options: FileOptions = {}): ReadableStream<Uint8Array> {
-    const bytes = this.#bytes(path, options);
+    const bytes = this.bytes(path, options);
     return new ReadableStream<Uint8Array>({
       async pull(controller) {
         const piece = await bytes.next();

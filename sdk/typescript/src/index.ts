@@ -40,6 +40,7 @@ export { type Content, type FileOptions, Files, type WriteOptions } from "./file
 export type { Body } from "./http.js";
 export type { Json } from "./json.js";
 export { type FileInfo, type Info, type LogEntry, type Output, type ProcessInfo, Result } from "./models.js";
+export { type OneShot, Run, run } from "./oneshot.js";
 export { Process, Stdin, type TerminalSize } from "./process.js";
 export { type CreateOptions, type FindOptions, Sandbox } from "./sandbox.js";
 export { version } from "./version.js";
