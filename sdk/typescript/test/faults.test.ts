@@ -1,10 +1,12 @@
 // What goes wrong on the way, on a real server.
 import assert from "node:assert/strict";
 import { connect, createServer } from "node:net";
+import { readFileSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Client, ClosedError, NotFoundError, Process, Sandbox, UnavailableError } from "@sandpit/sdk";
+import { find } from "./node_modules/@sandpit/sdk/dist/config.js";
 import { directory, socket, ways } from "./server.js";
 
 /** Passes connections on to the server, and cuts each of the first ones after some bytes of answers. */
@@ -142,6 +144,29 @@ test("a server that is not there is an error", async () => {
   await assert.rejects(new Client({ server: `unix://${directory}/none` }).version(), UnavailableError);
   await using silent = new Client({ server: ways["TLS and a key"]!.server, key: "sp_x" });
   await assert.rejects(silent.version(), (err) => err instanceof UnavailableError && /self-signed/.test(err.message));
+});
+
+test("without an address this user's server is started, and found again", async () => {
+  const home = join(directory, "own");
+  symlinkSync(process.env["SANDPIT_BINARY"] ?? "", join(directory, "sandpit"));
+  const env = { SANDPIT_HOME: home, HOME: directory, PATH: `${directory}:${process.env["PATH"]}` };
+  const found = await find({}, env);
+  const pid = Number(readFileSync(join(home, "state", "lock"), "utf8"));
+  try {
+    assert.equal(found.socket, join(home, "server.sock"));
+    assert.equal((await find({}, { ...env, PATH: "" })).socket, found.socket);
+    await using client = new Client({ server: `unix://${found.socket}` });
+    assert.equal((await client.version())["api"], "v1");
+  } finally {
+    process.kill(pid);
+    for (let lives = true; lives; await sleep(20)) {
+      try {
+        process.kill(pid, 0);
+      } catch {
+        lives = false;
+      }
+    }
+  }
 });
 
 test("a client that is closed makes no requests", async () => {
