@@ -1,10 +1,11 @@
 import { randomUUID } from "node:crypto";
+import { setMaxListeners } from "node:events";
 import { readFile } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";
 import { type Endpoint, type EndpointOptions, find, shown } from "./config.js";
 import { ClosedError, errorOf, InvalidError, RateLimitedError, SandpitError, ServerTimeoutError, StateError, StreamLostError, UnavailableError } from "./errors.js";
 import { Answer, type Body, ConnectionError, SilenceError, Transport } from "./http.js";
-import { isObject, type Json, objects, text } from "./json.js";
+import { type Json, objects, parsed, text } from "./json.js";
 import { escape } from "./names.js";
 import { version } from "./version.js";
 
@@ -91,7 +92,8 @@ export class Client implements AsyncDisposable {
   async open(method: string, path: string, request: RequestParts = {}): Promise<Answer> {
     const { signal } = request;
     signal?.throwIfAborted();
-    if (this.#closed) throw new ClosedError("the client was closed", { hint: "make another one" });
+    if (signal) setMaxListeners(0, signal); // Node 20 warns of more than 10 calls at once.
+    if (this.#closed) throw closed();
     this.#server ??= this.#connect().catch((err: unknown) => {
       this.#server = undefined;
       throw err;
@@ -114,13 +116,14 @@ export class Client implements AsyncDisposable {
         answer = await transport.send({ method, path: path + queryOf(request.query), headers, body, signal });
       } catch (cause) {
         signal?.throwIfAborted();
+        if (this.#closed) throw closed();
         if (safe && cause instanceof ConnectionError && cause.lost) {
           safe = false;
           continue;
         }
         throw failure(endpoint, cause);
       }
-      if (answer.status < 400) return answer;
+      if (answer.status < 300) return answer;
       const refused = await refusal(endpoint, answer);
       signal?.throwIfAborted();
       if (!again || !(refused instanceof RateLimitedError)) throw refused;
@@ -149,7 +152,7 @@ export class Client implements AsyncDisposable {
     const body = await collect(this.bytes("reading the answer", method, path, request), maxAnswer);
     if (!body) throw new UnavailableError(`the answer has more than ${maxAnswer} bytes`);
     if (body.length === 0) return {};
-    const value = parsed(body);
+    const value = parsed(body.toString());
     if (!value) throw new UnavailableError("the server did not answer as a server of Sandpit", { hint: "is the address right?" });
     return value;
   }
@@ -252,21 +255,15 @@ export async function collect(pieces: AsyncIterable<Uint8Array>, max: number): P
   return Buffer.concat(all);
 }
 
-/** Returns the JSON object that bytes are, or undefined. */
-function parsed(body: Buffer): Json | undefined {
-  try {
-    const value: unknown = JSON.parse(body.toString());
-    return isObject(value) ? value : undefined;
-  } catch {
-    return undefined;
-  }
-}
-
 function queryOf(query: RequestParts["query"] = {}): string {
   const pairs = Object.entries(query).flatMap(([name, value]) =>
     (Array.isArray(value) ? (value as string[]) : [value]).filter((v) => v !== undefined && v !== false).map((v) => `${name}=${escape(String(v))}`),
   );
   return pairs.length > 0 ? `?${pairs.join("&")}` : "";
+}
+
+function closed(): ClosedError {
+  return new ClosedError("the client was closed", { hint: "make another one" });
 }
 
 /** Returns the error of a request without an answer. */
@@ -278,7 +275,7 @@ function failure(endpoint: Endpoint, cause: unknown): unknown {
 
 /** Returns the error that a server answers with. */
 async function refusal(endpoint: Endpoint, answer: Answer): Promise<SandpitError> {
-  const body = parsed((await collect(answer.bytes(), 64 << 10).catch(() => undefined)) ?? Buffer.alloc(0));
+  const body = parsed(String(await collect(answer.bytes(), 64 << 10).catch(() => undefined)));
   if (body && text(body, "code")) return errorOf(answer.status, body, answer.headers["retry-after"]);
   return new UnavailableError(`${shown(endpoint)} answered with status ${answer.status}, but not as a server of Sandpit`, {
     hint: "is the address right? A proxy may be in between",

@@ -3,7 +3,7 @@ import { existsSync, statSync } from "node:fs";
 import { connect, isIPv4 } from "node:net";
 import { dirname, isAbsolute, join, normalize, resolve } from "node:path";
 import { ForbiddenError, InvalidError, UnavailableError } from "./errors.js";
-import { isObject, text } from "./json.js";
+import { parsed, text } from "./json.js";
 
 /** The time in which a server must have started, in milliseconds. */
 const ensurePatience = 30_000;
@@ -147,13 +147,8 @@ async function ensure(path: string, key: string, namespace: string, env: Env): P
     });
     child.stdin?.end();
   });
-  let told: unknown;
-  try {
-    told = JSON.parse(out);
-  } catch {
-    // It is reported below.
-  }
-  if (!isObject(told) || !text(told, "server")) {
+  const told = parsed(out);
+  if (!told || !text(told, "server")) {
     throw new UnavailableError("starting a server with sandpit: it printed no address", { hint: "install the version of this package" });
   }
   return { ...parse(text(told, "server"), text(told, "key") || key), namespace: namespace || text(told, "namespace") };

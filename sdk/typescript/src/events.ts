@@ -1,8 +1,15 @@
 import { StreamLostError } from "./errors.js";
-import { isObject, type Json } from "./json.js";
+import { type Json, parsed } from "./json.js";
 
 /** The longest line of a stream, in bytes. One displayed value of code has at most half of that. */
 const maxLine = 40 << 20;
+
+/** Returns the JSON object that a part of a stream is. */
+export function objectOf(part: string): Json {
+  const object = parsed(part);
+  if (!object) throw new StreamLostError("the server sent unreadable JSON: it is not a server of Sandpit");
+  return object;
+}
 
 /** Yields the lines of a stream of bytes. */
 export async function* lines(bytes: AsyncIterable<Uint8Array>): AsyncGenerator<string, void, undefined> {
@@ -31,8 +38,7 @@ export async function* serverEvents(bytes: AsyncIterable<Uint8Array>): AsyncGene
     if (field === "event") event = value ?? "";
     else if (field === "data") data += value;
     else if (!field && !value && data) {
-      const parsed: unknown = JSON.parse(data);
-      yield [event, isObject(parsed) ? parsed : {}];
+      yield [event, objectOf(data)];
       event = data = "";
     }
   }

@@ -21,6 +21,7 @@ export class FrameReader {
       if (length > maxFrame) throw new StreamLostError(`the server sent a frame of ${length} bytes: it is not a server of Sandpit`);
       if (this.#rest.length < 5 + length) return;
       const frame = this.#rest;
+      if (frame[0] === Frame.lost && length !== 8) throw new StreamLostError("the server sent a frame that is not one of Sandpit");
       this.#rest = frame.subarray(5 + length);
       yield [frame.readUInt8(0), frame.subarray(5, 5 + length)];
     }

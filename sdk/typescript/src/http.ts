@@ -7,6 +7,9 @@ import type { Endpoint } from "./config.js";
 /** The time in which a server must answer, or continue an answer, in milliseconds. Its streams have a ping every 20 s. */
 const patience = 60_000;
 
+/** How long an unused connection is kept, in milliseconds: less than the server keeps it. */
+const idle = 15_000;
+
 /** What a request sends. */
 export type Body = Uint8Array | AsyncIterable<Uint8Array>;
 
@@ -90,7 +93,7 @@ export class Transport {
   constructor(endpoint: Endpoint, ca: readonly string[] | undefined) {
     this.#endpoint = endpoint;
     this.#module = endpoint.url.startsWith("https:") ? https : http;
-    this.#agent = new this.#module.Agent({ keepAlive: true, maxFreeSockets: 64, ...(ca ? { ca: [...ca] } : {}) });
+    this.#agent = new this.#module.Agent({ keepAlive: true, maxFreeSockets: 64, timeout: idle, ...(ca ? { ca: [...ca] } : {}) });
   }
 
   /** Sends a request, and returns the answer as soon as its head is here. */

@@ -6,6 +6,16 @@ export function isObject(value: unknown): value is Json {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
+/** Returns the JSON object that a text is, or undefined. */
+export function parsed(value: string): Json | undefined {
+  try {
+    const object: unknown = JSON.parse(value);
+    return isObject(object) ? object : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
 /** Returns an object in an object; empty if it is absent. */
 export function object(raw: Json, name: string): Json {
   const value = raw[name];

@@ -1,6 +1,7 @@
 import { TextDecoder } from "node:util";
 import { type CallOptions, type Client, pause, type RequestParts, segment } from "./client.js";
 import { errorOf, NotFoundError, SandpitError, ServerTimeoutError, StreamLostError, UnavailableError } from "./errors.js";
+import { objectOf } from "./events.js";
 import { Cursor, Frame, FrameReader, streamType } from "./frames.js";
 import { isObject, type Json, object, text } from "./json.js";
 import { type Output, type ProcessInfo, readProcess, Result } from "./models.js";
@@ -76,13 +77,13 @@ export class ProcessStream {
             break;
           }
           case Frame.started:
-            this.process = readProcess(json(payload));
+            this.process = readProcess(objectOf(payload.toString()));
             break;
           case Frame.result:
-            this.result = json(payload);
+            this.result = objectOf(payload.toString());
             break;
           case Frame.end: {
-            const failed = ended(json(payload));
+            const failed = ended(objectOf(payload.toString()));
             if (failed) throw failed;
             complete = true;
           }
@@ -91,11 +92,6 @@ export class ProcessStream {
     }
     if (!complete) throw new StreamLostError("the connection was lost before the end of the stream");
   }
-}
-
-function json(payload: Buffer): Json {
-  const value: unknown = JSON.parse(payload.toString());
-  return isObject(value) ? value : {};
 }
 
 /** Returns why a stream has ended, by its last event; undefined if it is complete. */

@@ -1,10 +1,10 @@
 import { type CallOptions, Client, segment, undo } from "./client.js";
 import { type CodeContext, type CodeOptions, type CodeRun, readContext, runCode } from "./code.js";
 import { NotFoundError, StreamLostError } from "./errors.js";
-import { lines } from "./events.js";
+import { lines, objectOf } from "./events.js";
 import { type Command, type CommandOptions, run, type RunOptions, start, type StartOptions } from "./exec.js";
 import { Files } from "./files.js";
-import { defined, isObject, type Json, number, object, text } from "./json.js";
+import { defined, type Json, number, object, text } from "./json.js";
 import { type Info, type LogEntry, type ProcessInfo, readInfo, readLogEntry, readProcess, type Result } from "./models.js";
 import { ended, Process } from "./process.js";
 
@@ -220,8 +220,8 @@ export class Sandbox implements AsyncDisposable {
     const { tail, process, follow, signal } = options;
     const request = { query: { tail, process, follow }, headers: { Accept: "application/x-ndjson" }, signal };
     for await (const line of lines(this.#client.bytes("reading the log", "GET", `${this.#path}/logs`, request))) {
-      const entry: unknown = line ? JSON.parse(line) : {};
-      if (!isObject(entry)) continue;
+      if (!line) continue; // a ping
+      const entry = objectOf(line);
       if ("seq" in entry) yield readLogEntry(entry);
       if ("end" in entry) {
         const failed = ended(object(entry, "end"));

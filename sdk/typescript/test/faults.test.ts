@@ -176,6 +176,27 @@ test("a client that is closed makes no requests", async () => {
   await assert.rejects(client.version(), ClosedError);
 });
 
+test("closing a client ends its calls", async () => {
+  await using other = new Client(ways["a unix socket"]);
+  await using sb = await Sandbox.create({ client: other });
+  const p = await sb.start("echo begun; sleep 1000");
+  const client = new Client(ways["a unix socket"]);
+  const mine = await (await Sandbox.get(sb.id, { client })).process(p.id);
+  const output = mine.output();
+  await output.next();
+  const calls = [assert.rejects(mine.wait(), ClosedError), assert.rejects(output.next(), ClosedError)];
+  await client.close();
+  await Promise.all(calls);
+});
+
+test("calls that share a signal warn of nothing", async (t) => {
+  const warned = t.mock.method(process, "emitWarning", () => {});
+  await using client = new Client(ways["a unix socket"]);
+  const { signal } = new AbortController();
+  await Promise.all(Array.from({ length: 50 }, () => client.version({ signal })));
+  assert.equal(warned.mock.callCount(), 0);
+});
+
 test("a request is repeated once after a 429, when the server says", async () => {
   const { createServer } = await import("node:http");
   const seen: number[] = [];

@@ -40,6 +40,9 @@ eachWay("errors of files are told apart", async (client) => {
   await assert.rejects(sb.files.remove("/tmp/d"), NotADirectoryError);
   await assert.rejects(sb.files.mkdir("/tmp/d", { parents: false }), FileExistsError);
   await assert.rejects(sb.files.write("/etc/passwd", "", { user: "nobody" }), FilePermissionError);
+  for (const content of [Buffer.alloc(20 << 20), new Blob([Buffer.alloc(20 << 20)])]) {
+    await assert.rejects(sb.files.write("/etc/passwd", content, { user: "nobody" }), FilePermissionError);
+  }
   await assert.rejects(sb.files.stream("/tmp/none").getReader().read(), FileNotFoundError);
 });
 
