@@ -105,13 +105,20 @@ export class Transport {
         method,
         headers,
         ...(this.#endpoint.socket ? { socketPath: this.#endpoint.socket } : {}),
-        ...(signal ? { signal } : {}),
       });
       request.setTimeout(patience, () => request.destroy(new SilenceError("the server did not answer in a minute")));
       let broken: { cause: unknown } | undefined; // the body
+      const abort = (): void => end(signal?.reason as Error);
+      let end = (reason: Error): void => {
+        fail(reason);
+        request.destroy(reason);
+      };
+      signal?.addEventListener("abort", abort);
+      request.on("close", () => signal?.removeEventListener("abort", abort));
       request.on("error", (cause) => fail(broken ? broken.cause : cause instanceof SilenceError ? cause : new ConnectionError(cause)));
       request.on("response", (message) => {
         request.setTimeout(0);
+        end = (reason) => void message.destroy(reason);
         done(new Answer(message));
       });
       if (out.body === undefined || out.body instanceof Uint8Array) {

@@ -32,7 +32,7 @@ export async function save(files: ReadonlyMap<string, Uint8Array>, directory: st
 }
 
 async function write(directory: string, parts: readonly string[], content: Uint8Array): Promise<void> {
-  let at = await Directory.open(Buffer.from(directory), 0);
+  let at = await Directory.open(directory, 0);
   try {
     for (const part of parts.slice(0, -1)) {
       const next = at.path(part);
@@ -58,24 +58,28 @@ async function write(directory: string, parts: readonly string[], content: Uint8
   }
 }
 
+/** A path of this machine. Only one that is not UTF-8 is a Buffer, which not every runtime takes. */
+type Path = string | Buffer;
+
 /** A directory in which files are found without following links above them. */
 class Directory {
   private constructor(
     readonly handle: FileHandle | undefined,
-    readonly name: Buffer,
+    readonly name: Path,
   ) {}
 
-  static async open(path: Buffer, flags: number): Promise<Directory> {
+  static async open(path: Path, flags: number): Promise<Directory> {
     if (process.platform !== "linux" || !existsSync("/proc/self/fd")) {
       if (flags && !(await lstat(path)).isDirectory()) throw new Error("not a directory");
       return new Directory(undefined, path);
     }
-    const handle = await open(path as unknown as string, constants.O_RDONLY | constants.O_DIRECTORY | flags);
-    return new Directory(handle, Buffer.from(`/proc/self/fd/${handle.fd}`));
+    const handle = await open(path as string, constants.O_RDONLY | constants.O_DIRECTORY | flags);
+    return new Directory(handle, `/proc/self/fd/${handle.fd}`);
   }
 
-  path(part: string): Buffer {
-    return Buffer.concat([this.name, Buffer.from("/"), bytesOf(part)]);
+  path(part: string): Path {
+    if (typeof this.name === "string" && !/[\udc80-\udcff]/u.test(part)) return `${this.name}/${part}`;
+    return Buffer.concat([Buffer.from(this.name), Buffer.from("/"), bytesOf(part)]);
   }
 
   async close(): Promise<void> {
