@@ -107,7 +107,7 @@ class Collection {
       for await (const info of this.sandbox.files.find(top, below, this.options)) {
         if (info.type === "directory") continue;
         matched = true;
-        const path = posix.join(top, info.name);
+        const path = `${top === "/" ? "" : top}/${info.name}`;
         if (this.files.has(path) || this.omitted.has(path)) continue;
         if (this.files.size + this.omitted.size >= this.maxFiles) {
           this.omitted.set("...", `there are more than ${this.maxFiles} files`);

@@ -11,11 +11,11 @@ import { bytesOf } from "./names.js";
  * Elsewhere names are checked first, so no other program may change the directory meanwhile.
  */
 export async function save(files: ReadonlyMap<string, Uint8Array>, directory: string, below: string): Promise<string[]> {
-  const base = posix.join("/", below);
+  const base = posix.join("/", below, "/");
   await mkdir(directory, { recursive: true });
   const written: string[] = [];
   for (const [path, content] of files) {
-    const name = posix.isAbsolute(path) ? posix.relative(base, path) : path;
+    const name = path.startsWith(base) ? path.slice(base.length) : path;
     const parts = name.split("/");
     if (parts.some((part) => ["", ".", ".."].includes(part) || part.includes("\0") || (process.platform === "win32" && /[\\:]/.test(part)))) {
       throw new InvalidError(`${JSON.stringify(path)} is not below ${JSON.stringify(base)}, and is not written`);
