@@ -6,8 +6,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
+	"github.com/sandpit-dev/sandpit/internal/errcode"
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
@@ -68,8 +70,6 @@ func TestTypeScript(t *testing.T) {
 		t.Fatal(err)
 	}
 	write("package.json", []byte(`{"private": true, "type": "module"}`), nil)
-	api, err := os.ReadFile("../internal/api/openapi/openapi.json")
-	write("openapi.json", api, err)
 	readme, err := os.ReadFile("typescript/README.md")
 	for i, example := range regexp.MustCompile("(?s)```ts\n(.*?)```").FindAllSubmatch(readme, -1) {
 		write(fmt.Sprintf("example%d.ts", i+1), example[1], err)
@@ -82,5 +82,5 @@ func TestTypeScript(t *testing.T) {
 	if err != nil || len(tests) == 0 {
 		t.Fatalf("compiled %v, %v", tests, err)
 	}
-	run(t, clean, []string{"SANDPIT_BINARY=" + program(t)}, node, append([]string{"--test"}, tests...)...)
+	run(t, clean, []string{"SANDPIT_BINARY=" + program(t), "SANDPIT_ERROR_CODES=" + strings.Join(errcode.All(), " ")}, node, append([]string{"--test"}, tests...)...)
 }

@@ -4,7 +4,7 @@ import { readFile } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";
 import { type Endpoint, type EndpointOptions, find, shown } from "./config.js";
 import { ClosedError, errorOf, InvalidError, RateLimitedError, SandpitError, ServerTimeoutError, StateError, StreamLostError, UnavailableError } from "./errors.js";
-import { Answer, type Body, ConnectionError, SilenceError, Transport } from "./http.js";
+import { Answer, type Body, ConnectionError, patience, SilenceError, Transport } from "./http.js";
 import { type Json, objects, parsed, text } from "./json.js";
 import { escape } from "./names.js";
 import { version } from "./version.js";
@@ -33,6 +33,11 @@ export interface RequestParts {
   json?: unknown;
   body?: Body | undefined;
   signal?: AbortSignal | undefined;
+  /**
+   * The time in which the server must begin to answer, in milliseconds.
+   * @internal
+   */
+  patience?: number;
 }
 
 /**
@@ -113,7 +118,7 @@ export class Client implements AsyncDisposable {
     for (;;) {
       let answer;
       try {
-        answer = await transport.send({ method, path: path + queryOf(request.query), headers, body, signal });
+        answer = await transport.send({ method, path: path + queryOf(request.query), headers, body, signal, patience: request.patience ?? patience });
       } catch (cause) {
         signal?.throwIfAborted();
         if (this.#closed) throw closed();

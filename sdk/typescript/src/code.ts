@@ -1,7 +1,7 @@
 import type { CallOptions, Client } from "./client.js";
 import { StreamLostError } from "./errors.js";
 import { serverEvents } from "./events.js";
-import { defined, isObject, type Json, object, text } from "./json.js";
+import { defined, isObject, type Json, number, object, text } from "./json.js";
 import type { Output } from "./models.js";
 import { ended } from "./process.js";
 
@@ -59,12 +59,16 @@ export interface CodeRun {
   /** The value of the last expression, as text. */
   readonly text: string;
   readonly error: CodeError | undefined;
+  /** That of the last command (bash), of a program, or of an interpreter that ended; else 0. */
+  readonly exitCode: number;
   readonly timedOut: boolean;
   /** Whether output is missing, because there was too much. */
   readonly truncated: boolean;
+  /** Why the interpreter ended during the run; empty: it lives. */
+  readonly interpreterEnd: string;
   /** Why the state of earlier runs is lost; empty: it is there. */
   readonly stateLost: string;
-  /** Whether the code ran without an error. */
+  /** Whether the code ran to its end without an error, and with exit code 0. */
   readonly ok: boolean;
   readonly raw: Json;
 }
@@ -105,7 +109,9 @@ export async function runCode(client: Client, sandbox: string, code: string, opt
   }
   if (!complete || !result) throw new StreamLostError("the connection was lost before the run of code ended");
   const error = object(result, "error");
+  const exitCode = number(result, "exit_code");
   const timedOut = result["timed_out"] === true;
+  const interpreterEnd = text(result, "interpreter_end");
   return {
     context: text(result, "context"),
     stdout: Buffer.concat(written.stdout).toString(),
@@ -113,10 +119,12 @@ export async function runCode(client: Client, sandbox: string, code: string, opt
     outputs,
     text: outputs.findLast((output) => output.main)?.text ?? "",
     error: isObject(result["error"]) ? { name: text(error, "name"), value: text(error, "value"), traceback: text(error, "traceback") } : undefined,
+    exitCode,
     timedOut,
+    interpreterEnd,
     truncated: result["truncated"] === true || kept > maxKept,
     stateLost: text(result, "state_lost"),
-    ok: !isObject(result["error"]) && !timedOut && !text(result, "interpreter_end"),
+    ok: !isObject(result["error"]) && exitCode === 0 && !timedOut && !interpreterEnd,
     raw: result,
   };
 }

@@ -99,6 +99,12 @@ export class BusyError extends UnavailableError {
 /** A stream broke off before its last event, and could not be resumed. */
 export class StreamLostError extends UnavailableError {}
 
+/** Data does not match its digest or its format. */
+export class IntegrityError extends SandpitError {}
+
+/** A sandbox, a registry or a server has violated its protocol. The caller can't change that. */
+export class ProtocolError extends SandpitError {}
+
 /** The server or the sandbox took too long. */
 export class ServerTimeoutError extends SandpitError {}
 
@@ -127,6 +133,8 @@ type Kind = new (message: string, details: ErrorDetails) => SandpitError;
 
 const kinds = new Map<unknown, Kind>([
   ["closed", ClosedError],
+  ["integrity", IntegrityError],
+  ["protocol", ProtocolError],
   ["state", StateError],
   ["outcome_unknown", StateError],
   ["start_failed", StartError],

@@ -5,7 +5,7 @@ import { pipeline } from "node:stream/promises";
 import type { Endpoint } from "./config.js";
 
 /** The time in which a server must answer, or continue an answer, in milliseconds. Its streams have a ping every 20 s. */
-const patience = 60_000;
+export const patience = 60_000;
 
 /** How long an unused connection is kept, in milliseconds: less than the server keeps it. */
 const idle = 15_000;
@@ -23,6 +23,8 @@ export interface Outgoing {
   headers: Record<string, string>;
   body?: Body | undefined;
   signal?: AbortSignal | undefined;
+  /** The time without an answer, in milliseconds. */
+  patience: number;
 }
 
 /**
@@ -106,7 +108,7 @@ export class Transport {
         headers,
         ...(this.#endpoint.socket ? { socketPath: this.#endpoint.socket } : {}),
       });
-      request.setTimeout(patience, () => request.destroy(new SilenceError("the server did not answer in a minute")));
+      request.setTimeout(out.patience, () => request.destroy(new SilenceError("the server did not answer in time")));
       let broken: { cause: unknown } | undefined; // the body
       const abort = (): void => end(signal?.reason as Error);
       let end = (reason: Error): void => {

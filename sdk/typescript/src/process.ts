@@ -12,6 +12,9 @@ const retries = 4;
 /** The longest piece of input of one request, in bytes. */
 const maxInput = 1 << 20;
 
+/** The time in which a process must read its input, in milliseconds: more than the server gives it. */
+const inputPatience = 11 * 60_000;
+
 /** Signals by name, with Linux's numbers. */
 const signals = { SIGHUP: 1, SIGINT: 2, SIGQUIT: 3, SIGKILL: 9, SIGUSR1: 10, SIGUSR2: 12, SIGTERM: 15, SIGCONT: 18, SIGSTOP: 19, SIGTSTP: 20 } as const;
 
@@ -111,11 +114,11 @@ export class Stdin {
     this.#path = path;
   }
 
-  /** Writes. It waits until the server has taken everything; the process may read later. */
+  /** Writes. Input that does not fit into a buffer, such as a pipe's, waits until the process reads, for 10 minutes at most. */
   async write(data: string | Uint8Array, options: CallOptions = {}): Promise<void> {
     const bytes = typeof data === "string" ? Buffer.from(data) : data;
     for (let at = 0; at < bytes.length; at += maxInput) {
-      await this.#client.once("POST", this.#path, { body: bytes.subarray(at, at + maxInput), signal: options.signal });
+      await this.#client.once("POST", this.#path, { body: bytes.subarray(at, at + maxInput), signal: options.signal, patience: inputPatience });
     }
   }
 

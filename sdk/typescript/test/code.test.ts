@@ -11,6 +11,10 @@ eachWay("code keeps its state", async (client) => {
   const failed = await sb.runCode("1/0");
   assert.deepEqual([failed.ok, failed.error?.name], [false, "ZeroDivisionError"]);
   assert.match(failed.error?.traceback ?? "", /1\/0/);
+  const exited = await sb.runCode("exit 3", { language: "bash" });
+  assert.deepEqual([exited.exitCode, exited.error, exited.ok], [3, undefined, false]);
+  const ended = await sb.runCode("import os; os._exit(4)");
+  assert(ended.interpreterEnd && !ended.ok);
 });
 
 eachWay("contexts have their own state, and are removed", async (client) => {

@@ -169,6 +169,22 @@ test("without an address this user's server is started, and found again", async 
   }
 });
 
+test("the environment says which certificates and which namespace", async () => {
+  const { server, key, ca } = ways["TLS and a key"]!;
+  const env = { SSL_CERT_FILE: join(directory, "server.pem"), SANDPIT_SERVER: server, SANDPIT_KEY: key, SANDPIT_NAMESPACE: "docs" };
+  Object.assign(process.env, env);
+  try {
+    await using sb = await Sandbox.create();
+    assert.equal(sb.info.raw["namespace"], "docs");
+    await using nested = new Client({ server, key, ca, namespace: "docs" });
+    assert.deepEqual((await Sandbox.list({ client: nested })).map((info) => info.id), [sb.id]);
+    await using client = new Client({ server, key, ca, namespace: "" });
+    assert.deepEqual(await Sandbox.list({ client }), []);
+  } finally {
+    for (const name of Object.keys(env)) delete process.env[name];
+  }
+});
+
 test("a client that is closed makes no requests", async () => {
   const client = new Client(ways["a unix socket"]);
   await client.version();

@@ -31,6 +31,7 @@ eachWay("input and output may be any bytes", async (client) => {
   assert(data.equals((await sb.run(["cat"], { input: data })).stdoutBytes));
   assert.equal((await sb.run("cat; printf é", { input: "ü" })).stdout, "üé");
   assert.equal((await sb.run(["cat"], { input: "" })).stdout, "");
+  assert.equal((await sb.run(["true"], { input: Buffer.alloc(8 << 20) })).exitCode, 0);
 });
 
 eachWay("output is bounded", async (client) => {
