@@ -11,19 +11,28 @@ const maxFrame = 1 << 20;
 
 /** Cuts bytes into frames: a type byte, a length of four bytes (big-endian), and a payload. */
 export class FrameReader {
-  #rest: Buffer = Buffer.alloc(0);
+  #parts: Uint8Array[] = [];
+  #length = 0; // of the parts
+  #wanted = 5; // the length below which nothing can be done
 
   /** Yields the frames that data completes. */
   *feed(data: Uint8Array): Generator<[type: number, payload: Buffer], void, undefined> {
-    this.#rest = Buffer.concat([this.#rest, data]);
-    while (this.#rest.length >= 5) {
-      const length = this.#rest.readUInt32BE(1);
-      if (length > maxFrame) throw new StreamLostError(`the server sent a frame of ${length} bytes: it is not a server of Sandpit`);
-      if (this.#rest.length < 5 + length) return;
-      const frame = this.#rest;
-      if (frame[0] === Frame.lost && length !== 8) throw new StreamLostError("the server sent a frame that is not one of Sandpit");
-      this.#rest = frame.subarray(5 + length);
-      yield [frame.readUInt8(0), frame.subarray(5, 5 + length)];
+    this.#parts.push(data);
+    this.#length += data.length;
+    while (this.#length >= this.#wanted) {
+      const [first] = this.#parts;
+      const all = this.#parts.length === 1 && first instanceof Buffer ? first : Buffer.concat(this.#parts);
+      const length = all.readUInt32BE(1);
+      if (length > maxFrame || (all[0] === Frame.lost && length !== 8)) {
+        throw new StreamLostError(`the server sent a frame of ${length} bytes: it is not a server of Sandpit`);
+      }
+      const end = 5 + length;
+      const complete = all.length >= end;
+      const rest = complete ? all.subarray(end) : all;
+      this.#parts = [rest];
+      this.#length = rest.length;
+      this.#wanted = complete ? 5 : end;
+      if (complete) yield [all.readUInt8(0), all.subarray(5, end)];
     }
   }
 }
