@@ -220,6 +220,7 @@ func (t *Table) serveSudo(c *os.File, requester, pidfd int) *wire.Exit {
 	}
 	// Nothing may stay that a kill of the command that used sudo would not reach.
 	t.killTree(proc.Helper())
+	t.killOrphansLeft() // the command can kill its helper, if both are root's
 	ended.Store(true)
 	e := &wire.Exit{Code: uint64(st.Wait.ExitStatus()) & 0xff}
 	if st.Wait.Signaled() {
