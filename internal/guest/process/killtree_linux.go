@@ -19,7 +19,7 @@ const killPatience = 5 * time.Second
 // The helper is the subreaper of all that its program has started, so nothing
 // can leave its tree, and the tree gets no more commands. First everything is stopped, until nothing new is seen:
 // what is stopped can't fork. Then it is killed. The helper ends when nothing is
-// left below it.
+// left below it, and is killed if it can't reap what is.
 func (t *Table) killTree(helper int) bool {
 	r := &t.reaper
 	r.mu.Lock()
@@ -57,12 +57,32 @@ func (r *reaper) killOnce(dying *tree) bool {
 	if len(helpers) == 0 {
 		return false
 	}
-	stopAndKill(helpers, nil)
+	_, left := stopAndKill(helpers, nil)
 	for _, pid := range helpers {
-		// The helper itself may have been stopped, by a program of its own uid.
-		_ = unix.Kill(pid, unix.SIGCONT)
+		signal := unix.SIGCONT // it may have been stopped, by a program of its own uid
+		if unreapable(pid, left) {
+			signal = unix.SIGKILL
+		}
+		_ = unix.Kill(pid, signal)
 	}
 	return true
+}
+
+// unreapable reports whether all that is below a helper is dead, but some of it is traced: only its tracer, which may be of
+// another command, can reap that. What is dead has no children, so all of it are the helper's.
+func unreapable(helper int, below []procfs.Process) bool {
+	held := false
+	for _, p := range below {
+		if p.Parent != helper {
+			continue
+		}
+		if p.Lives() {
+			return false
+		}
+		_, traced := procfs.Threads(p.PID)
+		held = held || traced
+	}
+	return held
 }
 
 // treeOf returns the tree that a process is in, or nil if it is in none that gets commands of sudo.
@@ -129,7 +149,7 @@ func (r *reaper) noOrphans() bool {
 	defer r.making.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if stopAndKill([]int{os.Getpid()}, func(pid int) bool { return r.helpers[pid] != nil || r.young[pid] }) > 0 {
+	if lived, _ := stopAndKill([]int{os.Getpid()}, func(pid int) bool { return r.helpers[pid] != nil || r.young[pid] }); lived > 0 {
 		return false
 	}
 	r.orphaned = false
@@ -167,15 +187,17 @@ func (r *reaper) killAll() bool {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return stopAndKill([]int{os.Getpid()}, nil) == 0
+	lived, _ := stopAndKill([]int{os.Getpid()}, nil)
+	return lived == 0
 }
 
 // stopAndKill stops and then kills all descendants of roots, but not those for
-// which spare is true nor what is below them. It returns how many it has seen.
+// which spare is true nor what is below them. It returns how many of them lived when it saw them, and what
+// it saw last. The dead do not count: whoever traces one can keep it from being reaped.
 //
 // A process outside may wake what was stopped, which then forks on. After stopRounds, what is seen
 // is killed at once. After killRounds, there may be some left: the caller tries again.
-func stopAndKill(roots []int, spare func(pid int) bool) int {
+func stopAndKill(roots []int, spare func(pid int) bool) (lived int, last []procfs.Process) {
 	const stopRounds, killRounds = 8, 64
 	seen := make(map[int]bool)
 	kill := func() {
@@ -191,12 +213,10 @@ func stopAndKill(roots []int, spare func(pid int) bool) int {
 			signal = unix.SIGKILL
 		}
 		fresh := 0
-		for _, p := range scan.Below(roots, spare) {
-			if seen[p.PID] {
-				continue
-			}
-			seen[p.PID] = true
-			if p.State != 'Z' && p.State != 'X' {
+		last = scan.Below(roots, spare)
+		for _, p := range last {
+			if !seen[p.PID] && p.Lives() {
+				seen[p.PID] = true
 				fresh++
 				_ = unix.Kill(p.PID, signal)
 			}
@@ -208,5 +228,5 @@ func stopAndKill(roots []int, spare func(pid int) bool) int {
 	if signal == unix.SIGSTOP {
 		kill()
 	}
-	return len(seen)
+	return len(seen), last
 }

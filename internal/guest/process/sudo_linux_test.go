@@ -47,11 +47,11 @@ func (t *Table) reaps(test *testing.T) {
 	test.Cleanup(func() { close(stop); <-done })
 }
 
-// sleeper makes a process that stands for a helper.
-func sleeper(t *testing.T, r *reaper) *spawn.Proc {
-	sleep := testkit.NeedProgram(t, "sleep")
+// helper makes a process that stands for a helper, and ends with the test.
+func helper(t *testing.T, r *reaper, program string, argv []string, stdout *os.File) *spawn.Proc {
 	p, err := r.begin(nil, func(made func(int) bool) (*spawn.Proc, error) {
-		pid, err := syscall.ForkExec(sleep, []string{"sleep", "1000"}, &syscall.ProcAttr{Env: os.Environ()})
+		files := []uintptr{stdout.Fd(), stdout.Fd(), stdout.Fd()}
+		pid, err := syscall.ForkExec(program, argv, &syscall.ProcAttr{Env: os.Environ(), Files: files})
 		if err != nil {
 			return nil, err
 		}
@@ -86,7 +86,7 @@ func TestSudoEndsWithWhatItLeaves(t *testing.T) {
 	sh := testkit.NeedProgram(t, "sh")
 	table := adopts(t)
 	r := &table.reaper
-	requester := sleeper(t, r)
+	requester := helper(t, r, testkit.NeedProgram(t, "sleep"), []string{"sleep", "1000"}, os.Stderr)
 	pidfd, err := unix.PidfdOpen(requester.PID(), 0)
 	if err != nil {
 		t.Fatal(err)
