@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -92,4 +93,21 @@ func TestTheDeadThatAreTracedDoNotLive(t *testing.T) {
 		t.Error("it was reaped")
 	}
 	testkit.Until(t, "all is reaped", func() bool { return syscall.Kill(p.PID(), 0) == syscall.ESRCH })
+}
+
+// The end of everything does not wait for whoever keeps the reaper busy with killing something else.
+func TestKillAllDoesNotWaitForTheReaper(t *testing.T) {
+	table := adopts(t)
+	table.reaper.mu.Lock()
+	defer table.reaper.mu.Unlock()
+	idle := make(chan bool, 1)
+	go func() { idle <- table.idle() }()
+	select {
+	case is := <-idle:
+		if !is {
+			t.Error("something is being started")
+		}
+	case <-time.After(testkit.Patience):
+		t.Error("it waits")
+	}
 }

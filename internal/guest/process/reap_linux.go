@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -21,7 +22,7 @@ type reaper struct {
 
 	// A helper may be reaped before its start has returned and it could be
 	// entered above: then its pid is found here, with how it ended.
-	starting int
+	starting atomic.Int64 // changes with mu held
 	early    map[int]unix.WaitStatus
 
 	// Helpers whose programs are being executed, by pid.
@@ -113,7 +114,7 @@ func (r *reaper) reap() {
 			t.dying = true
 			delete(r.trees, pid)
 		}
-		if p == nil && r.starting > 0 {
+		if p == nil && r.starting.Load() > 0 {
 			r.early[pid] = ws
 		}
 		r.mu.Unlock()
@@ -157,13 +158,13 @@ func (r *reaper) begin(owner *tree, start func(made func(pid int) bool) (*spawn.
 		return child
 	}
 	r.mu.Lock()
-	r.starting++
+	r.starting.Add(1)
 	r.mu.Unlock()
 	watchdog := time.AfterFunc(startPatience, func() { r.hurry(&helper, calledOff) })
 	p, err := start(made)
 	watchdog.Stop()
 	r.mu.Lock()
-	r.starting--
+	r.starting.Add(-1)
 	delete(r.young, helper)
 	helper = -1
 	reaped, killed := false, false
@@ -179,7 +180,7 @@ func (r *reaper) begin(owner *tree, start func(made func(pid int) bool) (*spawn.
 			r.helpers[pid], r.gone[pid] = p, gone
 		}
 	}
-	if r.starting == 0 {
+	if r.starting.Load() == 0 {
 		clear(r.early)
 	}
 	r.mu.Unlock()
