@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit/internal/guest/procfs"
+	"github.com/sandpit-dev/sandpit/internal/guest/spawn"
 )
 
 // killPatience is the time that a kill waits for the killed processes to be gone.
@@ -19,42 +20,71 @@ const killPatience = 5 * time.Second
 // The helper is the subreaper of all that its program has started, so nothing
 // can leave its tree, and the tree gets no more commands. First everything is stopped, until nothing new is seen:
 // what is stopped can't fork. Then it is killed. The helper ends when nothing is
-// left below it, and is killed if it can't reap what is.
-func (t *Table) killTree(helper int) bool {
+// left below it, and is killed if it can't reap what is. All trees that end at the same time are killed together.
+func (t *Table) killTree(p *spawn.Proc) bool {
 	r := &t.reaper
 	r.mu.Lock()
-	dying := r.trees[helper]
-	r.mu.Unlock()
-	if dying == nil {
+	dying := r.trees[p.Helper()]
+	if dying == nil || r.helpers[p.Helper()] != p { // its number may be another's now
+		r.mu.Unlock()
 		return true
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for pause := time.Millisecond; r.killOnce(dying); pause = min(2*pause, 100*time.Millisecond) {
-			time.Sleep(pause)
-		}
-	}()
+	dying.dying = true
+	if !r.killing {
+		r.killing = true
+		go r.killDying()
+	}
+	r.mu.Unlock()
 	select {
-	case <-done:
-		return true
-	case <-time.After(killPatience):
-		return false
+	case r.kick <- struct{}{}:
+	default:
+	}
+	patience := time.After(killPatience)
+	for left := r.someOf(dying); left != nil; left = r.someOf(dying) {
+		select {
+		case <-left.gone:
+		case <-patience:
+			return false
+		}
+	}
+	return true
+}
+
+// someOf returns a tree of owner, itself or one of its commands, or nil if there is none.
+func (r *reaper) someOf(owner *tree) *tree {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, t := range r.trees {
+		if t.within(owner) {
+			return t
+		}
+	}
+	return nil
+}
+
+// killDying kills dying trees until there are none.
+func (r *reaper) killDying() {
+	for pause := time.Millisecond; r.killOnce(); pause = min(2*pause, 100*time.Millisecond) {
+		select {
+		case <-time.After(pause):
+		case <-r.kick: // for one that has just begun to
+			pause = time.Millisecond
+		}
 	}
 }
 
-// killOnce kills what is below the helpers of a tree now, and reports false if those have ended.
-func (r *reaper) killOnce(dying *tree) bool {
+// killOnce kills what is below the helpers of all dying trees now, and reports false if there are none.
+func (r *reaper) killOnce() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	dying.dying = true
 	var helpers []int
 	for pid, t := range r.trees {
-		if t.within(dying) {
+		if t.ends() {
 			helpers = append(helpers, pid)
 		}
 	}
 	if len(helpers) == 0 {
+		r.killing = false
 		return false
 	}
 	_, left := stopAndKill(helpers, nil)

@@ -71,7 +71,7 @@ func TestTheDeadThatAreTracedDoNotLive(t *testing.T) {
 		testkit.Lacks(t, "to trace a process: "+string(b[:n]))
 	}
 	table.reaps(t)
-	if !table.killTree(p.Helper()) {
+	if !table.killTree(p) {
 		t.Fatal("its tree is not dead")
 	}
 	if !<-killed {
@@ -109,5 +109,62 @@ func TestKillAllDoesNotWaitForTheReaper(t *testing.T) {
 		}
 	case <-time.After(testkit.Patience):
 		t.Error("it waits")
+	}
+}
+
+// Trees that die at the same time are killed together, however many they are, and no others.
+func TestDyingTreesAreKilledTogether(t *testing.T) {
+	table := adopts(t)
+	r := &table.reaper
+	gone := make(chan bool, 3)
+	var all []*spawn.Proc
+	for range cap(gone) {
+		all = append(all, sleeps(t, table, func(killed bool) { gone <- killed }))
+	}
+	r.mu.Lock()
+	for _, p := range all[1:] {
+		r.trees[p.Helper()].dying = true
+	}
+	r.mu.Unlock()
+	if !r.killOnce() {
+		t.Error("there was nothing to kill")
+	}
+	for _, p := range all[1:] {
+		if st, err := p.Wait(); err != nil || st.Wait.Signal() != syscall.SIGKILL {
+			t.Errorf("got %+v, %v", st, err)
+		}
+	}
+	table.reaps(t)
+	for range all[1:] {
+		if <-gone {
+			t.Error("a helper was killed")
+		}
+	}
+	if s := state(all[0].PID()); s == 0 || s == 'Z' || s == 'T' {
+		t.Errorf("another is in state %q", s)
+	}
+	if !table.killTree(all[0]) || <-gone {
+		t.Error("the last one does not end")
+	}
+}
+
+// A kill of a process that has ended does not reach what has the number of its helper now.
+func TestKillSparesTheNextOfANumber(t *testing.T) {
+	table := adopts(t)
+	gone := make(chan bool, 1)
+	p := sleeps(t, table, func(killed bool) { gone <- killed })
+	ended := &process{table: table, proc: spawn.Forked(p.PID(), p.Helper(), nil, nil)}
+	if err := ended.kill(); err != nil {
+		t.Error(err)
+	}
+	if s := state(p.PID()); s == 0 || s == 'Z' || s == 'T' {
+		t.Errorf("the next one is in state %q", s)
+	}
+	table.reaps(t)
+	if !table.killTree(p) || <-gone {
+		t.Error("it does not end")
+	}
+	if _, err := p.Wait(); err != nil {
+		t.Error(err)
 	}
 }

@@ -28,7 +28,9 @@ type reaper struct {
 	// Helpers whose programs are being executed, by pid.
 	young map[int]bool
 
-	trees map[int]*tree // what is below each helper, young ones included, by pid
+	trees   map[int]*tree // what is below each helper, young ones included, by pid
+	killing bool          // killDying runs
+	kick    chan struct{} // has one if a tree has begun to die since killDying looked
 
 	// making is held for reading while a helper is made that is not in young yet, and before mu.
 	making sync.RWMutex
@@ -40,8 +42,9 @@ type reaper struct {
 // tree is a helper with all that it and its program have started, and with the commands of sudo that those asked
 // for: they are below helpers of their own. reaper.mu guards it.
 type tree struct {
-	owner *tree // of a command of sudo: that of the process that asked for it
-	dying bool  // it is being killed, or its helper has ended: it gets no more commands
+	owner *tree         // of a command of sudo: that of the process that asked for it
+	dying bool          // it is being killed, or its helper has ended: it gets no more commands
+	gone  chan struct{} // closed when its helper has been reaped
 }
 
 // within reports whether a tree is that of owner or one of its commands.
@@ -79,6 +82,7 @@ func (r *reaper) clear() {
 	r.early = make(map[int]unix.WaitStatus)
 	r.young = make(map[int]bool)
 	r.trees = make(map[int]*tree)
+	r.kick = make(chan struct{}, 1)
 }
 
 func (r *reaper) start() {
@@ -112,6 +116,7 @@ func (r *reaper) reap() {
 		delete(r.young, pid)
 		if t := r.trees[pid]; t != nil {
 			t.dying = true
+			close(t.gone)
 			delete(r.trees, pid)
 		}
 		if p == nil && r.starting.Load() > 0 {
@@ -153,7 +158,7 @@ func (r *reaper) begin(owner *tree, start func(made func(pid int) bool) (*spawn.
 		child := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil) == nil && r.helpers[pid] == nil
 		if child {
 			helper, r.young[pid] = pid, true
-			r.trees[pid] = &tree{owner: owner}
+			r.trees[pid] = &tree{owner: owner, gone: make(chan struct{})}
 		}
 		return child
 	}
@@ -226,11 +231,11 @@ func (r *reaper) abandon(helper int) {
 	}
 }
 
-// running reports whether a helper has not been reaped, and calls f before it can be.
-func (r *reaper) running(helper int, f func()) bool {
+// running reports whether the helper of a process has not been reaped, and calls f before it can be.
+func (r *reaper) running(p *spawn.Proc, f func()) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.helpers[helper] == nil {
+	if r.helpers[p.Helper()] != p { // its number may be another's now
 		return false
 	}
 	f()
