@@ -119,6 +119,33 @@ func (s *Sandbox) stop(ctx context.Context, grace time.Duration, reason string) 
 // endPatience is the time in which the guest must have killed everything.
 const endPatience = 30 * time.Second
 
+// killPatience is the time for killing the processes of a sandbox one by one, so that each result says how it ended.
+const killPatience = 3 * time.Second
+
+// killEach kills processes, and all others with them if those do not die soon: a program whose processes wake each other
+// while they are being stopped dies only with everything at once.
+func (s *Sandbox) killEach(ctx context.Context, refs []uint64) error {
+	each, cancel := context.WithTimeout(ctx, killPatience)
+	defer cancel()
+	var failed error
+	for _, ref := range refs {
+		if err := s.guest.Kill(each, ref); err != nil && !errors.Is(err, sandpit.ErrNotFound) {
+			failed = err
+			break
+		}
+	}
+	if failed == nil || ctx.Err() != nil {
+		return failed
+	}
+	if err := s.guest.KillAll(ctx); !errors.Is(err, sandpit.ErrUnsupported) {
+		return err
+	}
+	if each.Err() != nil {
+		return nil // a guest of an earlier version goes on killing
+	}
+	return failed
+}
+
 // endAll ends all processes: with SIGTERM, and after grace with SIGKILL.
 func (s *Sandbox) endAll(ctx context.Context, grace time.Duration) error {
 	deadline := time.Now().Add(grace)
@@ -131,6 +158,7 @@ func (s *Sandbox) endAll(ctx context.Context, grace time.Duration) error {
 		if err != nil {
 			return err
 		}
+		var late []uint64
 		running := 0
 		timedOut := !time.Now().Before(deadline)
 		for _, p := range list {
@@ -138,14 +166,15 @@ func (s *Sandbox) endAll(ctx context.Context, grace time.Duration) error {
 			case p.Exited:
 				continue
 			case timedOut:
-				if err := s.guest.Kill(ctx, p.Ref); err != nil && !errors.Is(err, sandpit.ErrNotFound) {
-					return err
-				}
+				late = append(late, p.Ref)
 			case !asked[p.Ref]:
 				asked[p.Ref] = true
 				_ = s.guest.SignalGroup(ctx, p.Ref, syscall.SIGTERM) // it may have ended meanwhile
 			}
 			running++
+		}
+		if err := s.killEach(ctx, late); err != nil {
+			return err
 		}
 		if running+starting == 0 {
 			// And all that they have left behind, wherever it is.

@@ -609,6 +609,38 @@ func TestAttackC1WokenForks(t *testing.T) {
 	}
 }
 
+// Processes that ignore SIGTERM, and wake each other while they are being stopped and fork on, end with a stop soon after its
+// grace period, and nothing of them lives then.
+func TestAttackC1StopOfWokenForks(t *testing.T) {
+	testkit.NeedWorkingHost(t)
+	testkit.NeedProgram(t, "perl") // and so in the host image
+	sb, err := client(t, options()).Create(t.Context(), sandpit.Spec{Limits: sandpit.Limits{CPUs: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	chains := `use POSIX; $SIG{TERM} = 'IGNORE'; sub rest { select undef, undef, undef, 0.001; POSIX::kill(-1, SIGCONT) }
+for (1..160) { next if fork; for (;;) { rest(); if (fork) { rest(); rest(); POSIX::_exit(0) } } } print "ready\n"; $| = 1; sleep 1 while 1`
+	p, err := sb.Start(t.Context(), sandpit.Command{Argv: []string{"perl", "-e", chains}, Background: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is many processes", func() bool { m, err := sb.Metrics(t.Context()); return err == nil && m.Pids >= 160 })
+	began := time.Now()
+	if err := sb.(sandpit.Lifecycle).Stop(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("stopped in %v", time.Since(began))
+	if res, err := p.Wait(t.Context()); err != nil || res.Signal != 9 {
+		t.Errorf("got %+v, %v", res, err)
+	}
+	if err := sb.(sandpit.Lifecycle).Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if out := sh(t, sb, "cat /proc/[0-9]*/comm"); strings.Contains(string(out.Stdout), "perl") {
+		t.Errorf("still alive: %q", out.Stdout)
+	}
+}
+
 func TestAttackC2MemoryByOtherMeans(t *testing.T) {
 	testkit.NeedWorkingHost(t)
 	if !newDriver().Probe(t.Context()).Features[feature.Memory] {

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit/internal/guest/procfs"
+	"github.com/sandpit-dev/sandpit/internal/guest/spawn"
 )
 
 // killPatience is the time that a kill waits for the killed processes to be gone.
@@ -19,50 +20,99 @@ const killPatience = 5 * time.Second
 // The helper is the subreaper of all that its program has started, so nothing
 // can leave its tree, and the tree gets no more commands. First everything is stopped, until nothing new is seen:
 // what is stopped can't fork. Then it is killed. The helper ends when nothing is
-// left below it.
-func (t *Table) killTree(helper int) bool {
+// left below it, and is killed if it can't reap what is. All trees that end at the same time are killed together.
+func (t *Table) killTree(p *spawn.Proc) bool {
 	r := &t.reaper
 	r.mu.Lock()
-	dying := r.trees[helper]
-	r.mu.Unlock()
-	if dying == nil {
+	dying := r.trees[p.Helper()]
+	if dying == nil || r.helpers[p.Helper()] != p { // its number may be another's now
+		r.mu.Unlock()
 		return true
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for pause := time.Millisecond; r.killOnce(dying); pause = min(2*pause, 100*time.Millisecond) {
-			time.Sleep(pause)
-		}
-	}()
+	dying.dying = true
+	if !r.killing {
+		r.killing = true
+		go r.killDying()
+	}
+	r.mu.Unlock()
 	select {
-	case <-done:
-		return true
-	case <-time.After(killPatience):
-		return false
+	case r.kick <- struct{}{}:
+	default:
+	}
+	patience := time.After(killPatience)
+	for left := r.someOf(dying); left != nil; left = r.someOf(dying) {
+		select {
+		case <-left.gone:
+		case <-patience:
+			return false
+		}
+	}
+	return true
+}
+
+// someOf returns a tree of owner, itself or one of its commands, or nil if there is none.
+func (r *reaper) someOf(owner *tree) *tree {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, t := range r.trees {
+		if t.within(owner) {
+			return t
+		}
+	}
+	return nil
+}
+
+// killDying kills dying trees until there are none.
+func (r *reaper) killDying() {
+	for pause := time.Millisecond; r.killOnce(); pause = min(2*pause, 100*time.Millisecond) {
+		select {
+		case <-time.After(pause):
+		case <-r.kick: // for one that has just begun to
+			pause = time.Millisecond
+		}
 	}
 }
 
-// killOnce kills what is below the helpers of a tree now, and reports false if those have ended.
-func (r *reaper) killOnce(dying *tree) bool {
+// killOnce kills what is below the helpers of all dying trees now, and reports false if there are none.
+func (r *reaper) killOnce() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	dying.dying = true
 	var helpers []int
 	for pid, t := range r.trees {
-		if t.within(dying) {
+		if t.ends() {
 			helpers = append(helpers, pid)
 		}
 	}
 	if len(helpers) == 0 {
+		r.killing = false
 		return false
 	}
-	stopAndKill(helpers, nil)
+	_, left := stopAndKill(helpers, nil)
 	for _, pid := range helpers {
-		// The helper itself may have been stopped, by a program of its own uid.
-		_ = unix.Kill(pid, unix.SIGCONT)
+		signal := unix.SIGCONT // it may have been stopped, by a program of its own uid
+		if unreapable(pid, left) {
+			signal = unix.SIGKILL
+		}
+		_ = unix.Kill(pid, signal)
 	}
 	return true
+}
+
+// unreapable reports whether all that is below a helper is dead, but some of it is traced: only its tracer, which may be of
+// another command, can reap that. What is dead has no children, so all of it are the helper's.
+func unreapable(helper int, below []procfs.Process) bool {
+	held := false
+	for _, p := range below {
+		if p.Parent != helper {
+			continue
+		}
+		if p.Lives() {
+			return false
+		}
+		_, traced := procfs.Threads(p.PID)
+		held = held || traced
+	}
+	return held
 }
 
 // treeOf returns the tree that a process is in, or nil if it is in none that gets commands of sudo.
@@ -129,7 +179,7 @@ func (r *reaper) noOrphans() bool {
 	defer r.making.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if stopAndKill([]int{os.Getpid()}, func(pid int) bool { return r.helpers[pid] != nil || r.young[pid] }) > 0 {
+	if lived, _ := stopAndKill([]int{os.Getpid()}, func(pid int) bool { return r.helpers[pid] != nil || r.young[pid] }); lived > 0 {
 		return false
 	}
 	r.orphaned = false
@@ -153,12 +203,8 @@ func (t *Table) KillAll() bool {
 	}
 }
 
-// idle reports whether nothing is being started.
-func (t *Table) idle() bool {
-	t.reaper.mu.Lock()
-	defer t.reaper.mu.Unlock()
-	return t.reaper.starting == 0 && t.sudos.Load() == 0
-}
+// idle reports whether nothing is being started. It does not wait for the reaper, which others may keep busy.
+func (t *Table) idle() bool { return t.reaper.starting.Load() == 0 && t.sudos.Load() == 0 }
 
 // killAll sends SIGKILL to everything below the guest, and reports whether there was nothing.
 func (r *reaper) killAll() bool {
@@ -167,15 +213,17 @@ func (r *reaper) killAll() bool {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return stopAndKill([]int{os.Getpid()}, nil) == 0
+	lived, _ := stopAndKill([]int{os.Getpid()}, nil)
+	return lived == 0
 }
 
 // stopAndKill stops and then kills all descendants of roots, but not those for
-// which spare is true nor what is below them. It returns how many it has seen.
+// which spare is true nor what is below them. It returns how many of them lived when it saw them, and what
+// it saw last. The dead do not count: whoever traces one can keep it from being reaped.
 //
 // A process outside may wake what was stopped, which then forks on. After stopRounds, what is seen
 // is killed at once. After killRounds, there may be some left: the caller tries again.
-func stopAndKill(roots []int, spare func(pid int) bool) int {
+func stopAndKill(roots []int, spare func(pid int) bool) (lived int, last []procfs.Process) {
 	const stopRounds, killRounds = 8, 64
 	seen := make(map[int]bool)
 	kill := func() {
@@ -191,12 +239,10 @@ func stopAndKill(roots []int, spare func(pid int) bool) int {
 			signal = unix.SIGKILL
 		}
 		fresh := 0
-		for _, p := range scan.Below(roots, spare) {
-			if seen[p.PID] {
-				continue
-			}
-			seen[p.PID] = true
-			if p.State != 'Z' && p.State != 'X' {
+		last = scan.Below(roots, spare)
+		for _, p := range last {
+			if !seen[p.PID] && p.Lives() {
+				seen[p.PID] = true
 				fresh++
 				_ = unix.Kill(p.PID, signal)
 			}
@@ -208,5 +254,5 @@ func stopAndKill(roots []int, spare func(pid int) bool) int {
 	if signal == unix.SIGSTOP {
 		kill()
 	}
-	return len(seen)
+	return len(seen), last
 }

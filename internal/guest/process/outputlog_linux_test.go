@@ -11,7 +11,12 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/testkit"
 )
 
-func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }
+func TestMain(m *testing.M) {
+	if os.Args[0] == tracerName {
+		os.Exit(trace(os.Args[1]))
+	}
+	os.Exit(testkit.Main(m))
+}
 
 // One for whom the process waits loses nothing, however he takes it and whatever
 // the size of its pieces.

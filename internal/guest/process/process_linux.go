@@ -21,7 +21,6 @@ type process struct {
 	table    *Table
 	ref      uint64
 	pid      int
-	helper   int
 	argv     []string // as far as it is listed
 	user     string   // as far as it is listed
 	dir      string   // as its start names it
@@ -168,15 +167,15 @@ const helperPatience = time.Second
 
 // kill kills the process with everything that it has started.
 func (p *process) kill() error {
-	if p.table.killTree(p.helper) {
+	if p.table.killTree(p.proc) {
 		p.table.killOrphansLeft() // a program can kill its helper
 		return nil
 	}
 	// The helper itself does not answer: it goes too.
-	if p.table.reaper.running(p.helper, func() { _ = unix.Kill(p.helper, unix.SIGKILL) }) {
+	if p.table.reaper.running(p.proc, func() { _ = unix.Kill(p.proc.Helper(), unix.SIGKILL) }) {
 		time.Sleep(helperPatience)
 		p.table.killOrphans()
-		if p.table.reaper.running(p.helper, func() {}) {
+		if p.table.reaper.running(p.proc, func() {}) {
 			return wire.Fail(wire.CodeState, "the process is blocked in the kernel and will die when it leaves the kernel")
 		}
 	}
@@ -196,7 +195,7 @@ type ended struct {
 // forget lets the process go when it has exited and nothing that it has started
 // is left: it can still be found for a while.
 func (p *process) forget() {
-	if !p.hasExited() || p.table.reaper.running(p.helper, func() {}) {
+	if !p.hasExited() || p.table.reaper.running(p.proc, func() {}) {
 		return
 	}
 	t := p.table

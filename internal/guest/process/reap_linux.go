@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -21,13 +22,15 @@ type reaper struct {
 
 	// A helper may be reaped before its start has returned and it could be
 	// entered above: then its pid is found here, with how it ended.
-	starting int
+	starting atomic.Int64 // changes with mu held
 	early    map[int]unix.WaitStatus
 
 	// Helpers whose programs are being executed, by pid.
 	young map[int]bool
 
-	trees map[int]*tree // what is below each helper, young ones included, by pid
+	trees   map[int]*tree // what is below each helper, young ones included, by pid
+	killing bool          // killDying runs
+	kick    chan struct{} // has one if a tree has begun to die since killDying looked
 
 	// making is held for reading while a helper is made that is not in young yet, and before mu.
 	making sync.RWMutex
@@ -39,8 +42,9 @@ type reaper struct {
 // tree is a helper with all that it and its program have started, and with the commands of sudo that those asked
 // for: they are below helpers of their own. reaper.mu guards it.
 type tree struct {
-	owner *tree // of a command of sudo: that of the process that asked for it
-	dying bool  // it is being killed, or its helper has ended: it gets no more commands
+	owner *tree         // of a command of sudo: that of the process that asked for it
+	dying bool          // it is being killed, or its helper has ended: it gets no more commands
+	gone  chan struct{} // closed when its helper has been reaped
 }
 
 // within reports whether a tree is that of owner or one of its commands.
@@ -78,6 +82,7 @@ func (r *reaper) clear() {
 	r.early = make(map[int]unix.WaitStatus)
 	r.young = make(map[int]bool)
 	r.trees = make(map[int]*tree)
+	r.kick = make(chan struct{}, 1)
 }
 
 func (r *reaper) start() {
@@ -111,9 +116,10 @@ func (r *reaper) reap() {
 		delete(r.young, pid)
 		if t := r.trees[pid]; t != nil {
 			t.dying = true
+			close(t.gone)
 			delete(r.trees, pid)
 		}
-		if p == nil && r.starting > 0 {
+		if p == nil && r.starting.Load() > 0 {
 			r.early[pid] = ws
 		}
 		r.mu.Unlock()
@@ -152,18 +158,18 @@ func (r *reaper) begin(owner *tree, start func(made func(pid int) bool) (*spawn.
 		child := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil) == nil && r.helpers[pid] == nil
 		if child {
 			helper, r.young[pid] = pid, true
-			r.trees[pid] = &tree{owner: owner}
+			r.trees[pid] = &tree{owner: owner, gone: make(chan struct{})}
 		}
 		return child
 	}
 	r.mu.Lock()
-	r.starting++
+	r.starting.Add(1)
 	r.mu.Unlock()
 	watchdog := time.AfterFunc(startPatience, func() { r.hurry(&helper, calledOff) })
 	p, err := start(made)
 	watchdog.Stop()
 	r.mu.Lock()
-	r.starting--
+	r.starting.Add(-1)
 	delete(r.young, helper)
 	helper = -1
 	reaped, killed := false, false
@@ -179,7 +185,7 @@ func (r *reaper) begin(owner *tree, start func(made func(pid int) bool) (*spawn.
 			r.helpers[pid], r.gone[pid] = p, gone
 		}
 	}
-	if r.starting == 0 {
+	if r.starting.Load() == 0 {
 		clear(r.early)
 	}
 	r.mu.Unlock()
@@ -225,11 +231,11 @@ func (r *reaper) abandon(helper int) {
 	}
 }
 
-// running reports whether a helper has not been reaped, and calls f before it can be.
-func (r *reaper) running(helper int, f func()) bool {
+// running reports whether the helper of a process has not been reaped, and calls f before it can be.
+func (r *reaper) running(p *spawn.Proc, f func()) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.helpers[helper] == nil {
+	if r.helpers[p.Helper()] != p { // its number may be another's now
 		return false
 	}
 	f()

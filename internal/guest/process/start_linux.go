@@ -211,7 +211,7 @@ func (t *Table) startProcess(s *conn.Stream, m *wire.Start) (*process, error) {
 		go p.closeStreams() // it may have run, and hold a lock
 		return nil, err
 	}
-	p.pid, p.helper = p.proc.PID(), p.proc.Helper()
+	p.pid = p.proc.PID()
 	t.mu.Lock()
 	t.ref++
 	p.ref = t.ref

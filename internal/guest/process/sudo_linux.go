@@ -187,7 +187,7 @@ func (t *Table) serveSudo(c *os.File, requester, pidfd int) *wire.Exit {
 	}
 	leave := func() {
 		if !ended.Load() {
-			t.killTree(proc.Helper())
+			t.killTree(proc)
 		}
 	}
 	if t.reaper.dying(owner) { // since it was looked at
@@ -206,13 +206,14 @@ func (t *Table) serveSudo(c *os.File, requester, pidfd int) *wire.Exit {
 				return
 			}
 			if s := unix.Signal(b[0]); s > 0 && s <= 64 {
-				t.reaper.running(proc.Helper(), func() { _ = unix.Kill(-proc.PID(), s) })
+				t.reaper.running(proc, func() { _ = unix.Kill(-proc.PID(), s) })
 			}
 		}
 	}()
 	e := t.exitOf(proc.Wait())
 	// Nothing may stay that a kill of the command that used sudo would not reach.
-	t.killTree(proc.Helper())
+	t.killTree(proc)
+	t.killOrphansLeft() // the command can kill its helper, if both are root's
 	ended.Store(true)
 	return &e
 }

@@ -16,6 +16,15 @@ type Process struct {
 	State       byte // as in proc_pid_stat(5)
 }
 
+// Lives reports whether a thread of the process lived when the table was read, or does now.
+func (p Process) Lives() bool {
+	if p.State != 'Z' && p.State != 'X' {
+		return true
+	}
+	live, _ := Threads(p.PID)
+	return live
+}
+
 // Scanner reads the process table. Its buffers are used again, because a tree
 // is scanned several times over.
 type Scanner struct {
@@ -82,6 +91,45 @@ func Parent(pid int) int {
 		return 0
 	}
 	return s.all[0].Parent
+}
+
+// Threads looks at the threads of a process, whose state can be that of a zombie while others of its threads run on. It reports
+// whether one lives, and whether one is traced: as long as its tracer does not reap it, nobody else reaps the process.
+func Threads(pid int) (live, traced bool) {
+	dir, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/task", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false, false
+	}
+	defer unix.Close(dir)
+	var entries, status [4 << 10]byte
+	for {
+		n, err := fdio.Getdents(dir, entries[:])
+		if err != nil || n == 0 {
+			return live, traced
+		}
+		fdio.EachEntry(entries[:n], func(name []byte, _ byte) bool {
+			if name[0] < '1' || name[0] > '9' {
+				return true
+			}
+			fd, err := unix.Openat(dir, string(name)+"/status", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+			if err != nil {
+				return true
+			}
+			n, err := unix.Read(fd, status[:])
+			unix.Close(fd)
+			if err != nil {
+				return true
+			}
+			// A name in it can have no line break: the kernel escapes that.
+			if _, b, ok := bytes.Cut(status[:n], []byte("\nState:\t")); ok && len(b) > 0 {
+				live = live || b[0] != 'Z' && b[0] != 'X'
+			}
+			if _, b, ok := bytes.Cut(status[:n], []byte("\nTracerPid:\t")); ok && len(b) > 0 {
+				traced = traced || b[0] != '0'
+			}
+			return true
+		})
+	}
 }
 
 func (s *Scanner) add(dir int, name string) {
