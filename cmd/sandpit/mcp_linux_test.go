@@ -252,7 +252,7 @@ func mcpHTTP(t *testing.T, s *service, key, version string, opt *sdk.ClientOptio
 // overTLSTransport trusts the certificate of a server.
 func overTLSTransport(t *testing.T, s *service) *http.Transport {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(s.home, "server.pem"))
+	text, err := os.ReadFile(filepath.Join(s.home, "cert.pem"))
 	if err != nil {
 		t.Fatal(err)
 	}

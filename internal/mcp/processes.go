@@ -241,7 +241,10 @@ func await(ctx context.Context, sb sandpit.Sandbox, q sandpit.LogQuery, most tim
 	defer func() { stop(nil); <-ended }()
 	q.Follow, q.Tail = true, 0
 	for _, err := range sb.Logs(follow, q) {
-		return over(follow, err) // the first one suffices
+		if err != nil {
+			return over(follow, err)
+		}
+		stop(errOver) // the first one suffices
 	}
 	return over(follow, nil)
 }
