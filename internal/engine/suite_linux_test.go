@@ -16,7 +16,8 @@ import (
 )
 
 // Every promise of a client holds also for a tenant of an engine that keeps its
-// sandboxes.
+// sandboxes. Those of Code are tested by TestHeldKeepsEveryPromiseOfCode. The other groups that are left out
+// are about what the driver enforces, whoever asks: TestDriver of internal/driver/linux runs them.
 func TestTenantKeepsEveryPromise(t *testing.T) {
 	needGuest(t)
 	testkit.NeedFull(t, "it runs the suite of clients again, which TestDriver runs")
@@ -43,6 +44,7 @@ func TestTenantKeepsEveryPromise(t *testing.T) {
 				return e.As("tenant", policy.Default()).In(namespace)
 			},
 			Local: true, Shared: true, Features: d.Probe(t.Context()).Features,
+			Except: []string{"Kill", "Writing", "Limits", "Code"},
 			Skip: map[string]string{
 				"Keeper/a foreground process ends with the client that started it": vanish,
 				"Keeper/a background process survives the client that started it":  vanish,

@@ -964,15 +964,19 @@ func testMounts(t *testing.T, e *env) {
 // of nofile, output and life. Of a blank they are smaller than those it was made with,
 // and larger.
 func testLimits(t *testing.T, e *env) {
+	if e.has(t, feature.CPUs) {
+		plan := e.plan(t)
+		plan.Limits.CPUs = 0.5
+		inst := e.create(t, plan)
+		checkCPUs(t, inst, configured(t, inst), plan.Limits.CPUs)
+		e.destroy(t, inst)
+	}
 	for _, factor := range []int64{1, 4} {
 		plan := e.plan(t)
 		plan.Limits.Disk, plan.Limits.Files = 8<<20*factor*factor*factor, 1000*factor*factor*factor*factor
-		plan.Limits.Memory, plan.Limits.Pids, plan.Limits.CPUs = 64<<20*factor*factor, 50*factor*factor, 0.5*float64(factor)
+		plan.Limits.Memory, plan.Limits.Pids, plan.Limits.CPUs = 32<<20*factor*factor, 50*factor*factor, 2
 		inst := e.create(t, plan)
 		c := configured(t, inst)
-		if factor == 1 && e.has(t, feature.CPUs) {
-			checkCPUs(t, inst, c, plan.Limits.CPUs)
-		}
 		if got, want := shell(t, c, "df -Pk / | awk 'NR>1 { print $2 }'"), fmt.Sprintf("%d\n", plan.Limits.Disk>>10); e.has(t, feature.Disk) && got != want {
 			t.Errorf("the disk has %q KiB, want %q", got, want)
 		}
@@ -983,7 +987,7 @@ func testLimits(t *testing.T, e *env) {
 			limit  feature.Feature
 			script string
 		}{
-			{feature.Memory, "head -c 100000000 /dev/zero | tail -n 1 >/dev/null"},
+			{feature.Memory, "head -c 50000000 /dev/zero | tail -n 1 >/dev/null"},
 			{feature.Pids, "i=0; while [ $i -lt 60 ]; do sleep 100 & i=$((i+1)); all=\"$all $!\"; done; kill $all"},
 		} {
 			if !e.has(t, try.limit) {

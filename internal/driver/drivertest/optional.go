@@ -188,15 +188,17 @@ func (e *env) changed(t *testing.T, l driver.Limiter) {
 		}
 	}
 	set(sandpit.Limits{})
-	set(sandpit.Limits{Pids: 64, CPUs: 0.5})
+	set(sandpit.Limits{Pids: 64, CPUs: 1})
 	more()
 	for name, other := range map[string]sandpit.Limits{"disk": {Pids: 1000, Disk: 1 << 30}, "files": {Pids: 1000, Files: 1000}, "nofile": {Pids: 1000, NoFile: 1000}, "output": {Pids: 1000, Output: 1 << 20}, "life": {Pids: 1000, Life: time.Hour}} {
 		if err := l.SetLimits(t.Context(), other); !errors.Is(err, sandpit.ErrUnsupported) {
 			t.Errorf("changing %s, which can't be changed: %v", name, err)
 		}
 	}
+	set(sandpit.Limits{CPUs: 0.5})
 	checkCPUs(t, inst, c, 0.5)
-	shell(t, c, "head -c 64M /dev/zero >/dev/shm/f")
+	set(sandpit.Limits{CPUs: 2})
+	shell(t, c, "head -c 40M /dev/zero >/dev/shm/f")
 	if err := l.SetLimits(t.Context(), sandpit.Limits{Memory: 32 << 20, Pids: 1000}); !errors.Is(err, sandpit.ErrState) {
 		t.Errorf("less memory than is in use: %v", err)
 	}
@@ -214,7 +216,7 @@ func (e *env) changed(t *testing.T, l driver.Limiter) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shell(t, c, "head -c 64M /dev/zero >/dev/shm/f; rm /dev/shm/f")
+	shell(t, c, "head -c 40M /dev/zero >/dev/shm/f; rm /dev/shm/f")
 	if after, err := inst.Stats(t.Context()); err != nil || after.OOMKills != before.OOMKills {
 		t.Errorf("with more memory: %+v, %v, before %+v", after, err, before)
 	}
