@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"fmt"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -77,6 +78,59 @@ func TestServeTakesThePlace(t *testing.T) {
 	}
 	// One that a person has started is not asked.
 	refuses(t, home, fmt.Sprintf("another server, process %d, uses it\nhint: run 'kill %[1]d' first", s.cmd.Process.Pid))
+}
+
+// A server that a person starts while the one before still finishes what it has to waits for it.
+func TestServeWhileServerEnds(t *testing.T) {
+	needSandboxes(t)
+	home := shortHome(t)
+	first := startService(t, home, nil)
+	t.Cleanup(func() { endServer(t, home) })
+	if out, err := commandLineAt(t, home, "create", "box").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	command := commandLineAt(t, home, "exec", "-i", "box", "--", "sh", "-c", "echo ready; read line; echo $line")
+	stdin, err := command.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := command.StdoutPipe()
+	if err == nil {
+		err = command.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewReader(stdout)
+	if line, err := lines.ReadString('\n'); line != "ready\n" {
+		t.Fatalf("it says %q, %v", line, err)
+	}
+	if err := first.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	first.until("it takes nothing new", func() bool { return serverPID(t, home) == 0 })
+	waits := fmt.Sprintf("sandpit: another server, process %d, is ending, or just starting; waiting for it\n", first.cmd.Process.Pid)
+	second := startService(t, home, func(cmd *exec.Cmd) {
+		log := cmd.Stderr.(*testkit.Buffer)
+		go func() {
+			for t.Context().Err() == nil && !strings.Contains(log.String(), waits) {
+				time.Sleep(2 * time.Millisecond)
+			}
+			_, _ = stdin.Write([]byte("done\n"))
+		}()
+	})
+	if !strings.Contains(second.log.String(), waits) {
+		t.Error("it does not say that it waits")
+	}
+	if line, err := lines.ReadString('\n'); line != "done\n" {
+		t.Errorf("it says %q, %v", line, err)
+	}
+	if err := command.Wait(); err != nil {
+		t.Error(err)
+	}
+	if now := serverPID(t, home); now != second.cmd.Process.Pid {
+		t.Errorf("the server is process %d, and not %d", now, second.cmd.Process.Pid)
+	}
 }
 
 // refuses reports an error unless a server that a person starts is refused beside the present one, with a reason.

@@ -243,7 +243,8 @@ const stuckTime = 10*time.Second + 6*partTime
 
 // openState opens the state. A server in the background is started when none
 // answers; if the state is in use, it is of one that is about to end, whose
-// place it takes. Another server takes the place of one in the background.
+// place it takes. Another server takes the place of one in the background, and
+// of one that does not answer once that has ended.
 func (s *server) openState(ctx context.Context) (err error) {
 	openWith := state.Open
 	if s.opt.Settings.SecretKey == KeyInKeyring {
@@ -251,6 +252,7 @@ func (s *server) openState(ctx context.Context) (err error) {
 	}
 	dir := filepath.Join(s.opt.Home, stateDir)
 	var asked predecessor
+	var told bool
 	for until := time.Now().Add(ending); ; {
 		s.state, err = openWith(ctx, dir)
 		if err == nil && asked.pid > 0 {
@@ -259,16 +261,18 @@ func (s *server) openState(ctx context.Context) (err error) {
 		if !errors.Is(err, state.ErrInUse) || time.Now().After(until) {
 			return err
 		}
-		background := Background{Home: s.opt.Home}
-		if !s.opt.Background && !asked.leaves(state.Holder(dir)) {
-			return err
-		}
-		if s.opt.Background || asked.late() {
-			switch answers, _ := background.Answers(ctx); {
-			case answers && !s.opt.Background:
+		holder := state.Holder(dir)
+		stays := !s.opt.Background && !asked.leaves(holder)
+		if stays || s.opt.Background || asked.late() {
+			// One that ends closes its socket first.
+			switch answers, _ := (Background{Home: s.opt.Home}).Answers(ctx); {
+			case answers && !stays && !s.opt.Background:
 				return asked.stays()
 			case answers:
 				return err // it was about to begin
+			case stays && !told:
+				s.opt.Say(fmt.Sprintf("another server, process %d, is ending, or just starting; waiting for it", holder))
+				told = true
 			}
 		}
 		select {

@@ -22,7 +22,8 @@ You do not have to start a server for yourself: a command that needs one starts 
 command is for a server of a machine or a team, under systemd (see deploy/systemd; socket
 activation and sd_notify are supported) or in a container. It takes the place of a server
 that a command started, and adopts its sandboxes. While that has requests in progress, such
-as 'sandpit exec', this one waits for 5 seconds, and then refuses to start.
+as 'sandpit exec', this one waits for 5 seconds, and then refuses to start. It waits for a
+server that is ending.
 
 With --ensure it runs no server itself. It finds the one that is configured, or starts this
 user's own in the background unless that runs, and prints where it is, for programs:
