@@ -158,10 +158,10 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 // meant returns a hint to the command that an unknown one probably means, or "".
 func meant(cmd *cobra.Command, name string) string {
 	similar := cmd.SuggestionsFor(name)
+	if hint := commandHabit(name); hint != "" && (!cmd.HasParent() || strings.Contains(hint, cmd.CommandPath()+" ")) {
+		return hint
+	}
 	if !cmd.HasParent() {
-		if hint := commandHabit(name); hint != "" {
-			return hint
-		}
 		if distance("help", name, 3) < 3 { // which cobra does not suggest
 			similar = append(similar, "help")
 		}
@@ -169,7 +169,7 @@ func meant(cmd *cobra.Command, name string) string {
 	for _, like := range similar {
 		// Two changes can turn a short word into an unrelated one, such as nope into top.
 		if name != "" && like != name && (like[0] == name[0] || distance(like, name, 3) < 2) {
-			return "did you mean 'sandpit " + like + "'?"
+			return "did you mean '" + cmd.CommandPath() + " " + like + "'?"
 		}
 	}
 	return ""

@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -142,13 +143,14 @@ func policyObject(p policy.Policy, o *cli.Options) jsonPolicy {
 // group makes a command of commands: on its own it shows its help.
 func (a *tree) group(cmd *cobra.Command) *cobra.Command {
 	cmd.Args = cobra.ArbitraryArgs
+	cmd.SuggestionsMinimumDistance = 2
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
 			return cmd.Help()
 		}
 		err := cli.Usagef("unknown command %q of sandpit %s", args[0], cmd.Name())
-		return sandpit.WithHint(err, "see 'sandpit help "+cmd.Name()+"'")
+		return sandpit.WithHint(err, cmp.Or(meant(cmd, args[0]), "see 'sandpit help "+cmd.Name()+"'"))
 	}
 	return cmd
 }
