@@ -12,6 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/api/codec"
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/errcode"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/gate"
 	"github.com/sandpit-dev/sandpit/internal/mcp"
 	"github.com/sandpit-dev/sandpit/internal/notation"
@@ -39,8 +40,8 @@ type Options struct {
 	Domains []string
 
 	// Web returns the scheme and port at which browsers reach the first domain, for previews of
-	// callers at a unix socket. Default: there is none.
-	Web func() (scheme, port string, ok bool)
+	// callers at a unix socket, or why there is none. Default: there is none.
+	Web func() (scheme, port string, err error)
 
 	// Dialects returns the wire APIs of other projects that the server serves, for a caller that has called it by a
 	// host name, or by "" at a unix socket. Default: there are none.
@@ -82,7 +83,9 @@ func New(opts Options) *API {
 		opts.Connections = func() Connections { return Connections{} }
 	}
 	if opts.Web == nil {
-		opts.Web = func() (string, string, bool) { return "", "", false }
+		opts.Web = func() (string, string, error) {
+			return "", "", fault.Errorf(sandpit.ErrUnsupported, "the server has no TCP address that a browser can use")
+		}
 	}
 	if opts.ComeBack == 0 {
 		opts.ComeBack = comeBackTime

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
@@ -116,9 +115,9 @@ func (c *call) previewBase(sandbox string, port uint16) (string, error) {
 	scheme, at := "http", ""
 	local, _ := c.R.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	if local != nil && local.Network() == "unix" {
-		var ok bool
-		if scheme, at, ok = c.api.opts.Web(); !ok {
-			return "", sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "the server has no TCP address that a browser can use"), fmt.Sprintf("use 'sandpit forward NAME PORT', or run 'kill %d' (its sandboxes keep running), then 'sandpit serve --listen 127.0.0.1:7878'", os.Getpid()))
+		var err error
+		if scheme, at, err = c.api.opts.Web(); err != nil {
+			return "", err
 		}
 	} else {
 		if portproxy.IsSecure(c.R) {

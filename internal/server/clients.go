@@ -68,7 +68,7 @@ func (s *server) urlOf(name, host string) string {
 		}
 		return scheme + "://" + net.JoinHostPort(at, strconv.Itoa(a.Port))
 	}
-	if scheme, port, ok := s.web(); ok && s.opt.Settings.Domain != "" {
+	if scheme, port, err := s.web(); err == nil && s.opt.Settings.Domain != "" {
 		return scheme + "://" + net.JoinHostPort("api."+s.domainOf(name), port)
 	}
 	return ""

@@ -223,8 +223,9 @@ func TestPreviewsNeedAnAddress(t *testing.T) {
 	for name, c := range map[string]*client.Client{"at the socket": s.unix(), "with a key": s.with(s.keyOf("a", ""))} {
 		sb := create(t, c, "box")
 		_, err := sb.(sandpit.Previewer).Preview(t.Context(), 80, 0)
-		if !errors.Is(err, sandpit.ErrUnsupported) || sandpit.Hint(err) == "" {
-			t.Errorf("%s: %v", name, err)
+		const want = "use 'sandpit forward NAME PORT', or restart it with --listen 127.0.0.1:7878"
+		if !errors.Is(err, sandpit.ErrUnsupported) || !strings.HasPrefix(sandpit.Hint(err), want) {
+			t.Errorf("%s: %v, %s", name, err, sandpit.Hint(err))
 		}
 		_ = c.Close()
 	}

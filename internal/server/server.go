@@ -438,7 +438,7 @@ func (s *server) startAPI() error {
 
 // web is api.Options.Web: of the first TCP address, or, if the server has no domain, the first
 // that browsers use for names below localhost.
-func (s *server) web() (scheme, port string, ok bool) {
+func (s *server) web() (scheme, port string, err error) {
 	scheme = "http"
 	if s.opt.Settings.Cert != "" {
 		scheme = "https"
@@ -449,10 +449,14 @@ func (s *server) web() (scheme, port string, ok bool) {
 			continue
 		}
 		if ip := a.IP; s.opt.Settings.Domain != "" || ip.IsUnspecified() || ip.Equal(net.IPv4(127, 0, 0, 1)) || ip.Equal(net.IPv6loopback) {
-			return scheme, strconv.Itoa(a.Port), true
+			return scheme, strconv.Itoa(a.Port), nil
 		}
 	}
-	return "", "", false
+	fix := "restart it with --listen 127.0.0.1:7878; its sandboxes keep running"
+	if s.opt.Background {
+		fix = "run 'sandpit serve --listen 127.0.0.1:7878', which takes its place; its sandboxes keep running"
+	}
+	return "", "", sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "the server has no TCP address that a browser can use"), "use 'sandpit forward NAME PORT', or "+fix)
 }
 
 // hosts are the names under which the server may be called: its addresses, and

@@ -123,7 +123,7 @@ func (s *session) dialect(ctx context.Context, name string) (v1.Dialect, error) 
 		return found, sandpit.WithHint(fault.Errorf(sandpit.ErrNotFound, "the server does not serve clients of %.40q", name), "use one of: "+cli.Harmless(strings.Join(names, ", ")))
 	case found.URL == "":
 		return found, sandpit.WithHint(fault.Errorf(sandpit.ErrState, "the server has no address for clients of %s", cli.Harmless(found.Title)),
-			fmt.Sprintf("end that server, unless a command started it, and run 'sandpit serve --%s 127.0.0.1:PORT'; or add the address to listen in server.yaml with service: %[1]s", name))
+			fmt.Sprintf("run 'sandpit serve --%s 127.0.0.1:PORT', which takes the place of a server that a command started; restart another one with that flag, or add the address to listen in server.yaml with service: %[1]s", name))
 	}
 	return found, nil
 }
