@@ -41,44 +41,24 @@ key is that of this program, SANDPIT_KEY, also if it is for this user's own serv
 		if err != nil {
 			return err
 		}
-		secret := ""
 		if newKey {
 			var key v1.Key
 			if err := s.call(ctx, "POST", "/v1/keys", v1.NewKey{Name: d.Name, Namespace: namespace.is, Format: d.KeyFormat}, &key); err != nil {
 				return err
 			}
-			a.Note("created key %s of namespace %s; it is shown only once", key.ID, key.Namespace)
-			if !namespace.set {
-				a.Note("'sandpit ps' does not list sandboxes of that namespace; with --namespace local it does")
-			}
-			secret = key.Secret
-		} else {
-			o := cli.NewOptions(a.Lookup)
-			if err := o.Configure(a.Config()); err != nil {
-				return err
-			}
-			secret = keys.Reformat(o.Key(), keys.Format(d.KeyFormat))
+			return s.showKey(key, func() error {
+				a.Note("created key %s of namespace %s; it is shown only once", key.ID, key.Namespace)
+				if !namespace.set {
+					a.Note("'sandpit ps' does not list sandboxes of that namespace; with --namespace local it does")
+				}
+				return a.printSettings(d, key.Secret)
+			})
 		}
-		for _, x := range d.Settings {
-			value := x.Value
-			if x.Key {
-				value = secret
-			}
-			if !variable().MatchString(x.Name) {
-				return fault.Errorf(sandpit.ErrIntegrity, "the server has sent %.40q as the name of a variable", x.Name)
-			}
-			if set, _ := a.Lookup(x.Name); value == "" && set != "" {
-				continue // by an earlier --new-key, for one
-			}
-			if value == "" {
-				a.Note("%s is missing: add --new-key, or set it to a key of the server", x.Name)
-				continue
-			}
-			if _, err := fmt.Fprintf(a.Stdout, "export %s=%s\n", x.Name, shellWord(value)); err != nil {
-				return err
-			}
+		o := cli.NewOptions(a.Lookup)
+		if err := o.Configure(a.Config()); err != nil {
+			return err
 		}
-		return nil
+		return a.printSettings(d, keys.Reformat(o.Key(), keys.Format(d.KeyFormat)))
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		a.PrintsKey = !newKey
@@ -100,6 +80,30 @@ key is that of this program, SANDPIT_KEY, also if it is for this user's own serv
 	cmd.Flags().Var(&namespace, "namespace", "namespace of the new key (default a new one)")
 	cmd.ValidArgsFunction = a.completeDialects
 	return cmd
+}
+
+// printSettings prints the variables of a dialect's clients, with a key if secret is not empty.
+func (a *tree) printSettings(d v1.Dialect, secret string) error {
+	for _, x := range d.Settings {
+		value := x.Value
+		if x.Key {
+			value = secret
+		}
+		if !variable().MatchString(x.Name) {
+			return fault.Errorf(sandpit.ErrIntegrity, "the server has sent %.40q as the name of a variable", x.Name)
+		}
+		if set, _ := a.Lookup(x.Name); value == "" && set != "" {
+			continue // by an earlier --new-key, for one
+		}
+		if value == "" {
+			a.Note("%s is missing: add --new-key, or set it to a key of the server", x.Name)
+			continue
+		}
+		if _, err := fmt.Fprintf(a.Stdout, "export %s=%s\n", x.Name, shellWord(value)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // dialect returns how the server serves a dialect.

@@ -3,6 +3,7 @@ package commands
 import (
 	"bytes"
 	"context"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,9 +20,16 @@ type dialectServer struct {
 	sandpit.Client
 	dialects []v1.Dialect
 	asked    *v1.NewKey
+	revoked  *string // the path, or nil: a revocation fails
 }
 
 func (d dialectServer) Call(_ context.Context, method, path string, in, out any) error {
+	if method == http.MethodDelete {
+		if d.revoked == nil {
+			return sandpit.ErrUnavailable
+		}
+		*d.revoked = path
+	}
 	switch out := out.(type) {
 	case *v1.DialectList:
 		out.Dialects = d.dialects
@@ -33,6 +41,44 @@ func (d dialectServer) Call(_ context.Context, method, path string, in, out any)
 }
 
 func (dialectServer) Close() error { return nil }
+
+// A key that can't be shown is revoked: nobody could use it.
+func TestKeyThatCantBeShown(t *testing.T) {
+	full, err := os.Open(os.DevNull) // nothing can be written to it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	nowhere, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nowhere.Close()
+	toy := v1.Dialect{Name: "toy", Title: "Toy", URL: "http://[::1]:1", KeyFormat: "e2b", Settings: []v1.DialectSetting{{Name: "TOY_KEY", Key: true}}}
+	for _, args := range []string{"key create", "key create --json", "env --new-key toy"} {
+		var revoked string
+		for _, s := range []dialectServer{
+			{dialects: []v1.Dialect{toy}, asked: new(v1.NewKey), revoked: &revoked},
+			{dialects: []v1.Dialect{toy}, asked: new(v1.NewKey)},
+		} {
+			app := &cli.App{
+				Stdin: os.Stdin, Stdout: full, Stderr: nowhere, Environ: []string{"HOME=" + t.TempDir(), "SANDPIT_SERVER=http://127.0.0.1:1"},
+				Connect: func(context.Context, cli.ConnectOptions) (sandpit.Client, bool, error) { return s, false, nil },
+			}
+			err := Run(t.Context(), app, strings.Fields(args))
+			want, hint := "showing the key k3v7q2ma, which was revoked: ", ""
+			if s.revoked == nil {
+				want, hint = "showing the key k3v7q2ma, which is valid: ", "run 'sandpit key revoke k3v7q2ma'"
+			}
+			if err == nil || !strings.HasPrefix(err.Error(), want) || sandpit.Hint(err) != hint {
+				t.Errorf("%s: %v, %s", args, err, sandpit.Hint(err))
+			}
+		}
+		if revoked != "/v1/keys/k3v7q2ma" {
+			t.Errorf("%s: %q was revoked", args, revoked)
+		}
+	}
+}
 
 // sandpit env prints what a shell can take over, whatever the server sends.
 func TestEnv(t *testing.T) {

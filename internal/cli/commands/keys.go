@@ -64,12 +64,14 @@ func (a *tree) keyCreate() *cobra.Command {
 		if err := s.call(ctx, "POST", "/v1/keys", want, &key); err != nil {
 			return err
 		}
-		if asJSON {
-			return a.PrintJSON(key)
-		}
-		a.Note("created key %s of namespace %s; it is shown only once", key.ID, key.Namespace)
-		_, err := fmt.Fprintln(a.Stdout, key.Secret)
-		return err
+		return s.showKey(key, func() error {
+			if asJSON {
+				return a.PrintJSON(key)
+			}
+			a.Note("created key %s of namespace %s; it is shown only once", key.ID, key.Namespace)
+			_, err := fmt.Fprintln(a.Stdout, key.Secret)
+			return err
+		})
 	})
 	cmd.Flags().Var(&namespace, "namespace", "namespace whose sandboxes it can use (default a new one)")
 	cmd.Flags().Var(&policy, "policy", "policy of the key (default the policy named default)")
@@ -78,6 +80,20 @@ func (a *tree) keyCreate() *cobra.Command {
 	cmd.Flags().Var(&format, "format", "form of the key, for clients of other projects that check it: "+strings.Join(keys.Formats(), " or "))
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+// showKey shows a new key, or revokes it if that fails: nobody could use it.
+func (s *session) showKey(key v1.Key, show func() error) error {
+	err := show()
+	if err == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // also if the command is interrupted
+	defer cancel()
+	if s.call(ctx, "DELETE", "/v1/keys/"+url.PathEscape(key.ID), nil, nil) != nil {
+		return sandpit.WithHint(fmt.Errorf("showing the key %s, which is valid: %w", cli.Harmless(key.ID), err), "run 'sandpit key revoke "+cli.Harmless(key.ID)+"'")
+	}
+	return fmt.Errorf("showing the key %s, which was revoked: %w", cli.Harmless(key.ID), err)
 }
 
 func (a *tree) keyList() *cobra.Command {
