@@ -100,6 +100,9 @@ func (a *tree) codeCommand() *cobra.Command {
 			if code.Source, err = a.readCode(file); err != nil {
 				return err
 			}
+			if len(args) == 1 && len(env.are) > 0 && strings.TrimSpace(code.Source) == "" {
+				return sandpit.WithHint(cli.Usagef("no code was given: --env sets variables, and standard input is empty"), "write code as --eval CODE")
+			}
 		}
 		return a.withServer(cmd.Context(), false, func(ctx context.Context, s *session) error {
 			sb, err := s.find(ctx, args[0])
