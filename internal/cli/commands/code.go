@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -31,8 +33,8 @@ quit leave.
 
 The languages are %s;
 and, without state, %s.
-Without --language and --context, the extension of FILE tells the language. Standard input, --eval
-and files without an extension are Python.
+Without --language and --context, the extension of FILE tells the language, or else its first line
+if that begins with #!. Standard input, --eval and other files without an extension are Python.
 
 What the code prints goes to standard output and standard error as it comes, and so does what it
 displays, such as the value of its last expression. Of a format other than text, only the name and
@@ -56,6 +58,43 @@ func languageOfFile(name string) string {
 	}[strings.ToLower(filepath.Ext(name))]
 }
 
+// languageOfProgram returns the language of code whose first line names a program, as #!/usr/bin/env node does,
+// and that program. Both are "" without such a line, and the language is if the program is not that of one.
+func languageOfProgram(source string) (language, program string) {
+	line, _, _ := strings.Cut(source, "\n")
+	line, ok := strings.CutPrefix(line, "#!")
+	words := strings.Fields(line)
+	if !ok || len(words) == 0 {
+		return "", ""
+	}
+	program = path.Base(words[0])
+	if program == "env" {
+		for _, word := range words[1:] {
+			if !strings.HasPrefix(word, "-") && !strings.Contains(word, "=") {
+				program = path.Base(word)
+				break
+			}
+		}
+	}
+	name := strings.TrimRight(program, "0123456789.-") // python3.12
+	if name == "Rscript" {
+		name = sandpit.R
+	}
+	if name = notation.LanguageName(name); slices.Contains(sandpit.Languages(), name) || slices.Contains(sandpit.StatelessLanguages(), name) {
+		language = name
+	}
+	return language, program
+}
+
+// sandboxFirst returns a hint if the first of the arguments is a file with code in place of the sandbox, or "".
+func sandboxFirst(args []string) string {
+	info, err := os.Stat(args[0])
+	if languageOfFile(args[0]) == "" || err != nil || !info.Mode().IsRegular() {
+		return ""
+	}
+	return "write the sandbox first: 'sandpit code " + append(args, "NAME")[1] + " " + args[0] + "'"
+}
+
 // codeCommand is sandpit code.
 func (a *tree) codeCommand() *cobra.Command {
 	var asJSON bool
@@ -65,7 +104,7 @@ func (a *tree) codeCommand() *cobra.Command {
 	lines := parsedList[string]{parse: notEmpty, shown: "CODE"}
 	cmd := &cobra.Command{
 		Use: "code [flags] NAME [FILE|-]", Long: fmt.Sprintf(codeLong, strings.Join(sandpit.Languages(), ", "), strings.Join(sandpit.StatelessLanguages(), ", ")),
-		Example: "  sandpit code work analysis.py\n  sandpit code work --eval 'x = 6 * 7; x'\n  generate | sandpit code work\n  sandpit code --context plots --timeout 1m work plot.py\n  sandpit code work",
+		Example: "  sandpit code work analysis.py\n  sandpit code work --eval 'x = 6 * 7; x'\n  generate | sandpit code work\n  sandpit context create work plots\n  sandpit code --context plots --timeout 1m work plot.py\n  sandpit code work",
 		Args:    arguments(1, 2),
 	}
 	names := a.completeNames(1)
@@ -87,6 +126,9 @@ func (a *tree) codeCommand() *cobra.Command {
 			return sandpit.WithHint(cli.Usagef("--eval and FILE can't be combined"), "omit one of them")
 		}
 		file := append(args, "-")[1]
+		if strings.EqualFold(filepath.Ext(file), ".ipynb") {
+			return sandpit.WithHint(cli.Usagef("%q is a notebook, which holds code and results in JSON", file), "export its code: 'jupyter nbconvert --to script FILE'")
+		}
 		if !language.set && !inContext.set {
 			if code.Language = languageOfFile(file); code.Language == "" && filepath.Ext(file) != "" {
 				return sandpit.WithHint(cli.Usagef("the language of %q is not known by its name", file), "add --language")
@@ -98,7 +140,16 @@ func (a *tree) codeCommand() *cobra.Command {
 		if code.Source = strings.Join(lines.are, "\n"); code.Source == "" {
 			var err error
 			if code.Source, err = a.readCode(file); err != nil {
+				if hint := sandboxFirst(args); hint != "" && errors.Is(err, fs.ErrNotExist) {
+					err = sandpit.WithHint(err, hint)
+				}
 				return err
+			}
+			if file != "-" && code.Language == "" && code.Context == "" {
+				var program string
+				if code.Language, program = languageOfProgram(code.Source); code.Language == "" && program != "" {
+					return sandpit.WithHint(cli.Usagef("the language of %q is not known: its first line names %q", file, fault.Clip(program)), "add --language")
+				}
 			}
 			if len(args) == 1 && len(env.are) > 0 && strings.TrimSpace(code.Source) == "" {
 				return sandpit.WithHint(cli.Usagef("no code was given: --env sets variables, and standard input is empty"), "write code as --eval CODE")
@@ -107,6 +158,9 @@ func (a *tree) codeCommand() *cobra.Command {
 		return a.withServer(cmd.Context(), false, func(ctx context.Context, s *session) error {
 			sb, err := s.find(ctx, args[0])
 			if err != nil {
+				if hint := sandboxFirst(args); hint != "" && errors.Is(err, sandpit.ErrNotFound) {
+					err = sandpit.WithHint(err, hint)
+				}
 				return err
 			}
 			if asJSON {
@@ -167,7 +221,7 @@ func (a *tree) readCode(name string) (string, error) {
 	if len(source) > sandpit.MaxCode {
 		return "", sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "the code is longer than %d MiB", sandpit.MaxCode>>20), "put data into files of the sandbox: 'sandpit cp FILE NAME:/path'")
 	}
-	return string(source), nil
+	return strings.TrimPrefix(string(source), "\ufeff"), nil // of editors of Windows, which interpreters skip, too
 }
 
 // display shows what code prints and displays. Its methods are safe for concurrent use.
@@ -246,7 +300,7 @@ func (a *tree) runCode(ctx context.Context, sb sandpit.Sandbox, code sandpit.Cod
 	res, err := sb.RunCode(ctx, code)
 	s.block(a.Stderr, "")
 	if err != nil {
-		return aboutContext(sb, err)
+		return aboutContext(sb, code, err)
 	}
 	if res.StateLost != "" {
 		a.Note("%s", res.StateLost)
@@ -268,12 +322,15 @@ func (a *tree) runCode(ctx context.Context, sb sandpit.Sandbox, code sandpit.Cod
 	return codeExit(res)
 }
 
-// aboutContext adds a hint to an error about a context.
-func aboutContext(sb sandpit.Sandbox, err error) error {
-	if errors.Is(err, sandpit.ErrNotFound) && sandpit.Hint(err) == "" {
-		return sandpit.WithHint(err, "run 'sandpit context ls "+sb.Name()+"' to list the contexts")
+// aboutContext adds a hint to an error about the context of code, which may name none.
+func aboutContext(sb sandpit.Sandbox, code sandpit.Code, err error) error {
+	if !errors.Is(err, sandpit.ErrNotFound) || sandpit.Hint(err) != "" {
+		return err
 	}
-	return err
+	if code.Context != "" {
+		return sandpit.WithHint(err, "run 'sandpit context create "+sb.Name()+" "+cli.Harmless(code.Context)+"' to create it, 'sandpit context ls "+sb.Name()+"' to list the contexts")
+	}
+	return sandpit.WithHint(err, "run 'sandpit context ls "+sb.Name()+"' to list the contexts")
 }
 
 // tellEnd says how a run ended, beside an error of the code.
@@ -337,7 +394,7 @@ func displayed(o sandpit.CodeOutput) string {
 func (a *tree) runCodeJSON(ctx context.Context, s *session, sb sandpit.Sandbox, code sandpit.Code) error {
 	var run v1.CodeRun
 	if err := s.call(ctx, http.MethodPost, "/v1/sandboxes/"+url.PathEscape(sb.ID())+"/code", v1.FromCode(code), &run); err != nil {
-		return aboutContext(sb, err)
+		return aboutContext(sb, code, err)
 	}
 	if err := a.PrintJSON(run); err != nil {
 		return err

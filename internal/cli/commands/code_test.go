@@ -115,3 +115,27 @@ func TestPromptHistory(t *testing.T) {
 		t.Errorf("it has %d lines, the last of %d bytes", h.Len(), len(h.At(0)))
 	}
 }
+
+func TestLanguageOfProgram(t *testing.T) {
+	for source, want := range map[string][2]string{
+		"":                              {"", ""},
+		"print(1)":                      {"", ""},
+		"#!":                            {"", ""},
+		"# !/bin/sh":                    {"", ""},
+		"\n#!/bin/sh":                   {"", ""},
+		"#!/bin/sh":                     {"bash", "sh"},
+		"#! /bin/bash -e\necho":         {"bash", "bash"},
+		"#!/usr/bin/env node\n":         {"javascript", "node"},
+		"#!/usr/bin/env -S A=1 node -r": {"javascript", "node"},
+		"#!/opt/x/python3.12 -u\r\n":    {"python", "python3.12"},
+		"#!/usr/bin/env python":         {"python", "python"},
+		"#!/usr/bin/Rscript --vanilla":  {"r", "Rscript"},
+		"#!/usr/bin/perl5":              {"perl", "perl5"},
+		"#!/usr/bin/env":                {"", "env"},
+		"#!/usr/bin/awk -f":             {"", "awk"},
+	} {
+		if language, program := languageOfProgram(source); language != want[0] || program != want[1] {
+			t.Errorf("%q: %q, %q, want %q", source, language, program, want)
+		}
+	}
+}

@@ -83,7 +83,7 @@ func languageOf(ctx context.Context, sb sandpit.Sandbox, code sandpit.Code) (str
 	}
 	i := slices.IndexFunc(all, func(c sandpit.CodeContext) bool { return c.ID == code.Context })
 	if i < 0 {
-		return "", aboutContext(sb, fault.Errorf(sandpit.ErrNotFound, "the sandbox has no context %q", code.Context))
+		return "", aboutContext(sb, code, fault.Errorf(sandpit.ErrNotFound, "the sandbox has no context %q", code.Context))
 	}
 	return all[i].Language, nil
 }

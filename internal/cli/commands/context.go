@@ -95,7 +95,7 @@ func (a *tree) contextChange(verb, short, long string, do func(sb sandpit.Coder,
 		Example: "  sandpit context " + verb + " work " + sandpit.Python,
 		Args:    arguments(2, -1), ValidArgsFunction: a.completeNamedContexts,
 	}, withSandbox(func(ctx context.Context, sb sandpit.Sandbox, args []string) error {
-		return a.eachText(ctx, args, func(id string) error { return aboutContext(sb, do(sb, ctx, id)) })
+		return a.eachText(ctx, args, func(id string) error { return aboutContext(sb, sandpit.Code{}, do(sb, ctx, id)) })
 	}))
 }
 
