@@ -251,8 +251,9 @@ func (s *Store) acquireNamed(ctx context.Context, text string, want platform, op
 		}
 	}
 	if opt.Pull == sandpit.PullNever {
-		return nil, sandpit.WithHint(fault.NotFoundf("using image %q: it is not in the store", ref.Familiar()),
+		missing := sandpit.WithHint(fault.NotFoundf("using image %q: it is not in the store", ref.Familiar()),
 			"run 'sandpit images pull "+ref.Familiar()+"' first, or allow pulling it")
+		return nil, s.orSaved(missing, opt.Owner, text)
 	}
 	if s.opt.Fetcher == nil {
 		return nil, ErrNoFetcher
@@ -271,7 +272,7 @@ func (s *Store) acquireNamed(ctx context.Context, text string, want platform, op
 	}
 	l, err := s.ingestAs(ctx, src, refEntry{name: name, platform: want.String()}, name, want, false, opt.Progress)
 	if err != nil {
-		return nil, fmt.Errorf("pulling image %s: %w", ref.Familiar(), err)
+		return nil, s.orSaved(fmt.Errorf("pulling image %s: %w", ref.Familiar(), err), opt.Owner, text)
 	}
 	return l, nil
 }

@@ -196,7 +196,7 @@ func (s *Store) find(ref string) ([]refEntry, error) {
 		}
 	}
 	if list == nil {
-		return nil, unknown
+		return nil, s.orSaved(unknown, "", ref)
 	}
 	// The same name may have been fetched for two platforms: this machine's
 	// comes first, then the others one by one.

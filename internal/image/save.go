@@ -107,6 +107,18 @@ func noneSaved(ref string) error {
 	return sandpit.WithHint(fault.NotFoundf("no image was saved as %q", fault.Clip(ref)), "run 'sandpit images ls' to list stored images, or 'sandpit images commit' to save one")
 }
 
+// orSaved returns an error about a reference with the saved image of an owner that may be meant, if there is one.
+func (s *Store) orSaved(err error, owner, ref string) error {
+	name, invalid := savedName(owner, ref)
+	if err == nil || invalid != nil {
+		return err
+	}
+	if _, ok := s.readRef(name, DefaultPlatform()); !ok {
+		return err
+	}
+	return sandpit.WithHint(err, "did you mean "+shownSaved(name)+"?")
+}
+
 // SaveOptions say what is saved.
 type SaveOptions struct {
 	// Owner is the namespace of the image and Name its name there, NAME or NAME:TAG. An image that

@@ -29,11 +29,11 @@ func (s *Store) tag(ref, name string) (Summary, error) {
 	if ref == "host" || ref == "" {
 		return Summary{}, fault.Invalidf("it is this machine itself, not a stored image")
 	}
-	to, err := importName(name)
+	entries, err := s.find(ref)
 	if err != nil {
 		return Summary{}, err
 	}
-	entries, err := s.find(ref)
+	to, err := importName(name)
 	if err != nil {
 		return Summary{}, err
 	}

@@ -3,6 +3,7 @@ package commands
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -483,6 +484,14 @@ func (a *tree) imagesRemove() *cobra.Command {
 		}
 		return a.eachText(cmd.Context(), args, func(ref string) error {
 			removed, err := store.Remove(cmd.Context(), ref)
+			if errors.Is(err, sandpit.ErrState) {
+				if s, cerr := a.connect(cmd.Context(), true); cerr == nil {
+					defer s.Close()
+					if used, ierr := store.Inspect(cmd.Context(), ref); ierr == nil {
+						err = s.nameUsers(cmd.Context(), err, used.Digest)
+					}
+				}
+			}
 			if err != nil {
 				return err
 			}
@@ -496,12 +505,40 @@ func (a *tree) imagesRemove() *cobra.Command {
 // serverRemove has the configured server remove images.
 func (a *tree) serverRemove(ctx context.Context, s *session, refs []string) error {
 	return a.eachText(ctx, refs, func(ref string) error {
-		if err := s.call(ctx, http.MethodDelete, "/v1/images?"+url.Values{"image": {ref}}.Encode(), nil, nil); err != nil {
+		err := s.call(ctx, http.MethodDelete, "/v1/images?"+url.Values{"image": {ref}}.Encode(), nil, nil)
+		if errors.Is(err, sandpit.ErrState) {
+			list, _ := s.images(ctx)
+			if i := slices.IndexFunc(list, func(i v1.Image) bool { return i.Reference == ref }); i >= 0 {
+				err = s.nameUsers(ctx, err, list[i].Digest)
+			}
+		}
+		if err != nil {
 			return err
 		}
-		_, err := fmt.Fprintf(a.Stdout, "removed %s\n", cli.Harmless(ref))
+		_, err = fmt.Fprintf(a.Stdout, "removed %s\n", cli.Harmless(ref))
 		return err
 	})
+}
+
+// nameUsers returns an error that an image is in use, by its digest, with the first of the sandboxes of this caller that
+// use it. Without one it returns err.
+func (s *session) nameUsers(ctx context.Context, err error, digest string) error {
+	const shown = 3
+	all, lerr := s.list(ctx, sandpit.ListQuery{})
+	var users []string
+	for _, i := range all {
+		if digest != "" && strings.HasSuffix(i.Image, "@"+digest) {
+			users = append(users, cli.Harmless(cmp.Or(i.Name, i.ID)))
+		}
+	}
+	if lerr != nil || len(users) == 0 {
+		return err
+	}
+	hint := "remove the sandboxes that use it first: " + strings.Join(users[:min(shown, len(users))], ", ")
+	if more := len(users) - shown; more > 0 {
+		hint += fmt.Sprintf(" and %d more", more)
+	}
+	return sandpit.WithHint(err, hint)
 }
 
 func (a *tree) imagesPrune() *cobra.Command {
