@@ -19,6 +19,7 @@ import (
 	v1 "github.com/sandpit-dev/sandpit/internal/api/v1"
 	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/httpconn"
+	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
 // Options are the options of New.
@@ -117,7 +118,7 @@ func New(opt Options) (*Client, error) {
 	}
 	if opt.Namespace != "" {
 		if opt.Namespace != sandpit.AllNamespaces && !isName(opt.Namespace) {
-			return nil, fault.Errorf(sandpit.ErrInvalid, "using the namespace: %.80q is not a valid name", opt.Namespace)
+			return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrInvalid, "using the namespace: %.80q is not a valid name", opt.Namespace), notation.NameHint)
 		}
 		c.header.Set("X-Sandpit-Namespace", opt.Namespace)
 	}

@@ -57,9 +57,13 @@ func (a *App) execIn(ctx context.Context, o *Options, argv []string, open func(c
 	if err != nil {
 		return err
 	}
+	rlimits, err := o.rlimits()
+	if err != nil {
+		return err
+	}
 	cmd := sandpit.Command{
 		Argv: argv, Env: env, Dir: o.workdir.is, User: o.user.is, Timeout: o.timeout.is,
-		OutputLimit: o.output.is, NoFile: o.nofile.is, Rlimits: o.rlimits(), Background: o.detach.is,
+		OutputLimit: o.output.is, NoFile: o.nofile.is, Rlimits: rlimits, Background: o.detach.is,
 	}
 	return inSandbox(ctx, open, func(ctx context.Context, sb standing, relay *relay) error {
 		if o.detach.is {

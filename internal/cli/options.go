@@ -422,7 +422,6 @@ func (o *Options) Spec() (sandpit.Spec, error) {
 			NoFile: o.nofile.is,
 			Output: o.output.is,
 		},
-		Rlimits:  o.rlimits(),
 		Mounts:   o.mount.values(),
 		Tmpfs:    o.tmpfs.values(),
 		ReadOnly: o.readOnly.is,
@@ -457,16 +456,16 @@ func (o *Options) Spec() (sandpit.Spec, error) {
 			spec.Labels[label[0]] = label[1]
 		}
 	}
-	env, err := o.environment()
-	if err != nil {
+	var err error
+	if spec.Rlimits, err = o.rlimits(); err != nil {
 		return spec, err
 	}
-	spec.Env = env
-	return spec, nil
+	spec.Env, err = o.environment()
+	return spec, err
 }
 
 // rlimits returns the resource limits of commands. One of a stronger level replaces those of the same resource.
-func (o *Options) rlimits() (limits []sandpit.Rlimit) {
+func (o *Options) rlimits() (limits []sandpit.Rlimit, err error) {
 	chosen := o.ulimit.chosen()
 	for i, l := range chosen {
 		replaces := func(later item[sandpit.Rlimit]) bool {
@@ -476,7 +475,10 @@ func (o *Options) rlimits() (limits []sandpit.Rlimit) {
 			limits = append(limits, l.is)
 		}
 	}
-	return limits
+	if err := notation.CheckRlimits(limits); err != nil {
+		return nil, WithHintOf(Usagef("--ulimit: %v", err), err)
+	}
+	return limits, nil
 }
 
 // network returns what the sandbox may reach.

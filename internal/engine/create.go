@@ -176,6 +176,9 @@ func (e *Engine) resolve(ctx context.Context, making *task, t *Tenant, spec sand
 	if err := notation.CheckRlimits(r.spec.Rlimits); err != nil {
 		return nil, fmt.Errorf("creating a sandbox: %w", err)
 	}
+	if err := fileLimit(r.spec.Rlimits, r.limits.NoFile); err != nil {
+		return nil, fmt.Errorf("creating a sandbox: %w", err)
+	}
 	if r.spec.NoStart && len(r.spec.Secrets) > 0 {
 		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrUnsupported, "creating a sandbox without starting it: it can't have secrets"), "start it, and stop it if it is not needed yet")
 	}
@@ -461,6 +464,17 @@ func (s *Sandbox) make(ctx context.Context, plan driver.Plan, config client.Conf
 		err = s.tryRlimits(ctx)
 	}
 	return err
+}
+
+// fileLimit returns a *sandpit.StageError if rlimits allow more open files than a sandbox.
+func fileLimit(rlimits []sandpit.Rlimit, most int64) error {
+	for _, l := range rlimits {
+		if l.Resource == "nofile" && most > 0 && l.Hard > uint64(most) {
+			err := fault.Invalidf("the rlimit nofile is too high: this sandbox allows at most %d", most)
+			return &sandpit.StageError{Stage: sandpit.StageLimits, Err: sandpit.WithHint(err, "give the sandbox a higher limit when it is created, with --nofile")}
+		}
+	}
+	return nil
 }
 
 // tryRlimits returns an error if the sandbox does not allow its rlimits. The guest looks at them before the program,

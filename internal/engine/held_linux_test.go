@@ -506,7 +506,7 @@ func TestHeldIsReplaced(t *testing.T) {
 	told := make(chan string, 100)
 	e := heldEngine(t, t.TempDir(), nil, func(o *engine.Options) {
 		o.NotHeld = func(h engine.Held, err error) {
-			told <- err.Error()
+			told <- err.Error() + ", " + sandpit.Hint(err)
 		}
 	})
 	e.Warm()
@@ -537,6 +537,15 @@ func TestHeldIsReplaced(t *testing.T) {
 	holds(t, e, 0)
 	if why := <-told; !strings.Contains(why, "No module named 'no_such_module'") {
 		t.Errorf("told %q", why)
+	}
+	absent := warmPython(1) // nothing is pulled for it
+	absent.Image = "localhost:1/no/such"
+	e.SetPool(engine.Pool{Held: []engine.Held{absent}})
+	const want = `using image "localhost:1/no/such:latest": it is not in the store, run 'sandpit images pull localhost:1/no/such:latest' first`
+	for why := ""; why != want; {
+		if why = <-told; !strings.Contains(why, "no_such_module") && why != want {
+			t.Fatalf("told %q", why)
+		}
 	}
 }
 

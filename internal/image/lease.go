@@ -252,7 +252,7 @@ func (s *Store) acquireNamed(ctx context.Context, text string, want platform, op
 	}
 	if opt.Pull == sandpit.PullNever {
 		missing := sandpit.WithHint(fault.NotFoundf("using image %q: it is not in the store", ref.Familiar()),
-			"run 'sandpit images pull "+ref.Familiar()+"' first, or allow pulling it")
+			"run 'sandpit images pull "+ref.Familiar()+"' first")
 		return nil, s.orSaved(missing, opt.Owner, text)
 	}
 	if s.opt.Fetcher == nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/cli"
+	"github.com/sandpit-dev/sandpit/internal/fault"
 	"github.com/sandpit-dev/sandpit/internal/notation"
 )
 
@@ -45,6 +46,9 @@ func flagError(cmd *cobra.Command, err error) error {
 		return sandpit.WithHint(cli.Usagef("unknown flag --%s", name), see)
 	case errors.As(err, &missing):
 		return sandpit.WithHint(cli.Usagef("the flag --%s needs a value", missing.GetFlag().Name), see)
+	case errors.As(err, &invalid) && invalid.GetFlag().Value.Type() == "bool" && isNumError(invalid.Unwrap()):
+		name := invalid.GetFlag().Name
+		return sandpit.WithHint(cli.Usagef("--%s takes no value, but got %q", name, fault.Clip(invalid.GetValue())), "write --"+name+" alone")
 	case errors.As(err, &invalid) && isNumError(invalid.Unwrap()):
 		return sandpit.WithHint(cli.Usagef("--%s: %q is not a number, is negative or is too large", invalid.GetFlag().Name, invalid.GetValue()), see)
 	case errors.As(err, &invalid) && errors.Is(err, notation.ErrNotPositive):
