@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -220,6 +221,36 @@ func TestCertificateIsRenewed(t *testing.T) {
 	}
 	if status, body, _ := s.get("GET", "https://"+s.tcp+"/v1/sandboxes", s.key, ""); status != http.StatusOK {
 		t.Errorf("%d %s", status, body)
+	}
+}
+
+// TestDocumentedCertificate makes the certificate of server.md. Some clients accept none of an authority from a server.
+func TestDocumentedCertificate(t *testing.T) {
+	testkit.NeedProgram(t, "openssl")
+	page, err := os.ReadFile("../../docs/server.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, command, _ := strings.Cut(string(page), "\n    openssl req ")
+	command, _, _ = strings.Cut(command, "\n    cat ")
+	shell := exec.Command("/bin/sh", "-c", "openssl req "+command)
+	shell.Dir = t.TempDir()
+	if out, err := shell.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	pair, err := tls.LoadX509KeyPair(filepath.Join(shell.Dir, "server.pem"), filepath.Join(shell.Dir, "server.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !pair.Leaf.BasicConstraintsValid || pair.Leaf.IsCA {
+		t.Error("it is the certificate of an authority")
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(pair.Leaf)
+	for _, name := range []string{"localhost", "127.0.0.1"} {
+		if _, err := pair.Leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: roots}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
