@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,8 +61,8 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// A frame counts as it comes, whatever length it announces.
-func TestFramesCountAsTheyCome(t *testing.T) {
+// A frame of which little comes counts for little, whatever length it announces.
+func TestAnnouncedFramesCountForLittle(t *testing.T) {
 	b, held := testBudget(1<<40, time.Minute, awake)
 	ch := &channel{budget: b, ctx: t.Context()}
 	from, to := io.Pipe()
@@ -73,20 +74,51 @@ func TestFramesCountAsTheyCome(t *testing.T) {
 		}
 		read <- err
 	}()
-	sent := 0
-	for _, n := range []int{1, gate.FreeBody, 1 << 20, maxFrame} {
-		if _, err := to.Write(bytes.Repeat([]byte{'x'}, n-sent)); err != nil {
-			t.Fatal(err)
-		}
-		sent = n
-		b.mu.Lock()
-		if most := int64(2*max(n, gate.FreeBody)) * copies; *held > most {
-			t.Errorf("%d bytes are held for %d", *held, n)
-		}
-		b.mu.Unlock()
+	if _, err := to.Write(bytes.Repeat([]byte{'x'}, gate.FreeBody-1)); err != nil {
+		t.Fatal(err)
+	}
+	b.mu.Lock()
+	if *held > gate.FreeBody*copies {
+		t.Errorf("%d bytes are held", *held)
+	}
+	b.mu.Unlock()
+	if _, err := to.Write(bytes.Repeat([]byte{'x'}, maxFrame-gate.FreeBody+1)); err != nil {
+		t.Fatal(err)
 	}
 	if err := <-read; err != nil || b.taken[frames] != maxFrame*copies {
 		t.Errorf("%d bytes are taken, %v", b.taken[frames], err)
+	}
+}
+
+// Frames of many channels that come at the same time are all read, one after the other if need be.
+func TestManyFramesAtTheSameTime(t *testing.T) {
+	const most, channels = 256 << 20, 100
+	var mu sync.Mutex
+	total := int64(0)
+	read := make(chan error)
+	for range channels {
+		own := int64(0)
+		hold := func(n int64) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if n > own && total+n-own > most {
+				return errFull
+			}
+			total += n - own
+			own = n
+			return nil
+		}
+		ch := &channel{budget: newBudget(hold, time.Minute, awake), ctx: t.Context()}
+		go func() {
+			body, err := ch.readBody(bytes.NewReader(make([]byte, maxFrame)), maxFrame)
+			ch.budget.give(frames, int64(len(body))*copies)
+			read <- err
+		}()
+	}
+	for range channels {
+		if err := <-read; err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -252,17 +252,25 @@ func (ch *channel) read(from io.Reader) error {
 	return context.Cause(ch.ctx)
 }
 
-// readBody reads the n bytes of a frame after its head. They count as they come: who announces a frame and sends little of
-// it has no more memory than that, and not for long.
+// readBody reads the n bytes of a frame after its head. Who announces a frame and sends little of it has no more
+// memory than that. A long frame waits for room, for as long as others take it, when its first bytes have come: it holds
+// little meanwhile, so that frames that come at the same time don't keep each other from what they wait for.
 func (ch *channel) readBody(from io.Reader, n int) (body []byte, err error) {
-	for more := gate.FreeBody; len(body) < n; more = len(body) {
-		more = min(more, n-len(body))
-		if err := ch.budget.grow(ch.ctx, frames, int64(len(body))*copies, int64(more)*copies); err != nil {
-			return nil, err
+	for taken := 0; len(body) < n; {
+		if len(body) == taken {
+			more := n - taken
+			if taken == 0 {
+				more = min(more, gate.FreeBody)
+			}
+			if err := ch.budget.grow(ch.ctx, frames, int64(taken)*copies, int64(more)*copies); err != nil {
+				return nil, err
+			}
+			taken += more
 		}
-		body = append(body, make([]byte, more)...)
+		part := min(taken-len(body), max(len(body), gate.FreeBody))
+		body = append(body, make([]byte, part)...)
 		slow := time.AfterFunc(codec.BodyTime, func() { ch.closeWithReason(errSlow) })
-		_, err := io.ReadFull(from, body[len(body)-more:])
+		_, err := io.ReadFull(from, body[len(body)-part:])
 		slow.Stop()
 		if err != nil {
 			return nil, err
