@@ -24,12 +24,23 @@ const (
 	// must not be removed on expiry.
 	keptFor = 7 * 24 * time.Hour
 
+	// extendPatience is the time by which the end of the lifetime waits for an extension that is being written.
+	extendPatience = 10 * time.Second
+
 	// renewal is the interval at which such a guest is told that there is an engine.
 	renewal = 24 * time.Hour
 
 	// stopGrace is the time that processes have to end when a sandbox expires.
 	stopGrace = 10 * time.Second
 )
+
+// due returns when the lifetime ends. Precondition: s.mu is held.
+func (s *Sandbox) due() time.Time {
+	if s.extending.After(s.deadline) {
+		return s.extending
+	}
+	return s.deadline
+}
 
 // arm sets the timer to the next moment at which the sandbox may expire.
 // Precondition: s.mu is held.
@@ -40,7 +51,7 @@ func (s *Sandbox) arm() {
 	if s.removing || s.left || s.state == sandpit.StateStopped || s.deadline.IsZero() || s.expired {
 		return
 	}
-	next := time.Until(s.deadline)
+	next := time.Until(s.due())
 	if s.timeUp = s.timeUp && next <= 0; s.timeUp {
 		next += lifeGrace
 	}
@@ -80,11 +91,11 @@ func (s *Sandbox) expire() {
 	reason := ""
 	switch {
 	case s.removing || s.left || s.expired || s.state == sandpit.StateStopped:
-	case time.Until(s.deadline) <= 0 && !s.timeUp && s.onExpiry == sandpit.ExpiryRemove && s.state == sandpit.StateRunning:
+	case time.Until(s.due()) <= 0 && !s.timeUp && s.onExpiry == sandpit.ExpiryRemove && s.state == sandpit.StateRunning:
 		s.timeUp = true
 		s.arm()
 		go s.killAll()
-	case time.Until(s.deadline) <= 0 && !s.timeUp, time.Until(s.deadline)+lifeGrace <= 0:
+	case time.Until(s.due()) <= 0 && !s.timeUp, time.Until(s.due())+lifeGrace <= 0:
 		reason = "life"
 	case s.idles() && s.idleLeft() <= 0:
 		reason = "idle"
@@ -199,7 +210,7 @@ func (s *Sandbox) halt(what sandpit.Expiry, state sandpit.State, reason string) 
 func (s *Sandbox) over(reason string) bool {
 	switch reason {
 	case "life":
-		return !time.Now().Before(s.deadline)
+		return !time.Now().Before(s.due())
 	case "idle":
 		return s.idles() && s.idleLeft() <= 0
 	}
@@ -218,11 +229,11 @@ func (s *Sandbox) setLifetime(ctx context.Context, life sandpit.Lifetime, p poli
 	}
 	state, err := s.begins(ctx)
 	if err != nil {
-		return err
+		return s.tooLate(err)
 	}
 	defer s.ends()
 	if s.outlived() { // its processes are gone
-		return sandpit.WithHint(fmt.Errorf("changing the lifetime of sandbox %s, which has ended: %w", s.Name(), sandpit.ErrClosed), "create a new sandbox")
+		return s.tooLate(s.closedError())
 	}
 	if state == sandpit.StateCreated || state == sandpit.StateCreating || state == sandpit.StateFailed {
 		return s.stateError(state)
@@ -231,6 +242,7 @@ func (s *Sandbox) setLifetime(ctx context.Context, life sandpit.Lifetime, p poli
 	next := s.settings()
 	if life.Life > 0 {
 		next.deadline, next.expired = time.Now().Add(life.Life), false
+		defer s.extends()()
 	}
 	switch {
 	case life.Idle > 0:
@@ -245,13 +257,40 @@ func (s *Sandbox) setLifetime(ctx context.Context, life sandpit.Lifetime, p poli
 		if errors.Is(err, sandpit.ErrUnavailable) {
 			s.saveLater() // what a disk that hangs has taken all the same is replaced
 		}
-		return fmt.Errorf("changing the lifetime of sandbox %s: it is unchanged: %w", s.Name(), err)
+		return s.tooLate(fmt.Errorf("changing the lifetime of sandbox %s: it is unchanged: %w", s.Name(), err))
 	}
 	if state == sandpit.StateRunning || state == sandpit.StateStopped {
 		s.tellGuest(ctx)
 	}
 	s.event(sandpit.EventExtended, "")
 	return nil
+}
+
+// extends keeps the sandbox from expiring while an extension that was asked for before the end is being written, which
+// ends with a call of over.
+func (s *Sandbox) extends() (over func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := time.Now(); now.Before(s.deadline) {
+		s.extending = now.Add(extendPatience)
+	}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.extending = time.Time{}
+		s.arm()
+	}
+}
+
+// tooLate returns the error of a change of the lifetime, which says so if the sandbox is gone because its time was over.
+func (s *Sandbox) tooLate(err error) error {
+	s.mu.Lock()
+	late := errors.Is(err, sandpit.ErrClosed) && !s.deadline.IsZero() && !time.Now().Before(s.due())
+	s.mu.Unlock()
+	if !late {
+		return err
+	}
+	return sandpit.WithHint(fmt.Errorf("changing the lifetime of sandbox %s, whose time was over: %w", s.Name(), sandpit.ErrClosed), "create a new sandbox")
 }
 
 // SetLifetime changes when the sandbox expires, as Options.Policy allows.

@@ -443,6 +443,42 @@ func TestExtendedOrRemoved(t *testing.T) {
 	}
 }
 
+// TestExtendedWhileItIsWritten has an extension that was asked for in time not overtaken by the end of the lifetime while the disk
+// takes its time, unless that is very long, and one that came too late say so.
+func TestExtendedWhileItIsWritten(t *testing.T) {
+	const life = time.Minute
+	for wait, extended := range map[time.Duration]bool{extendPatience - time.Second: true, extendPatience + lifeGrace: false} {
+		synctest.Test(t, func(t *testing.T) {
+			e := New(Options{Policy: policy.Default()})
+			s := e.newSandbox("a", "ns")
+			e.opts.Store = late{meanwhile: func() {
+				time.Sleep(wait)
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				if s.over("life") {
+					s.refuse()
+				}
+			}}
+			s.state, s.deadline, s.persistent, s.onExpiry = sandpit.StatePaused, time.Now().Add(time.Millisecond), true, sandpit.ExpiryPause
+			err := s.SetLifetime(t.Context(), sandpit.Lifetime{Life: life})
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if left := time.Until(s.deadline); extended && (err != nil || left != life-wait || s.removing) {
+				t.Errorf("a disk that took %s: %v, and it lives for %s", wait, err, left)
+			}
+			if !extended && (!errors.Is(err, sandpit.ErrClosed) || !strings.Contains(err.Error(), "whose time was over")) {
+				t.Errorf("a disk that took %s: %v", wait, err)
+			}
+			if !s.extending.IsZero() {
+				t.Errorf("a disk that took %s: it is being extended", wait)
+			}
+			if s.timer != nil {
+				s.timer.Stop()
+			}
+		})
+	}
+}
+
 // solid is an instance that can't be frozen.
 type solid struct{ driver.Instance }
 

@@ -218,18 +218,39 @@ func (h *broadcaster) charge(argv []string, texts int, stdin bool) error {
 // patienceParts is the number of parts of Patience.Guest. A server that stood still finds
 // one of them over when it goes on, so that it takes what the guest has sent meanwhile
 // before all are.
-const patienceParts = 15
+//
+// throttledParts is the number of parts that may pass without counting because the sandbox uses all of its share of the
+// CPUs: its guest, which has no other share, takes longer then. A sandbox can bring that about itself, so they are bounded.
+const (
+	patienceParts  = 15
+	throttledParts = 4 * patienceParts
+)
+
+// throttling tells whether a sandbox uses its share of the CPUs.
+type throttling struct {
+	at   time.Time // of the latest reading; zero: there was none
+	used time.Duration
+}
+
+// since reports whether it used at least half of cpus, which leaves room for how the kernel accounts, since the last call, at
+// which used was another time.
+func (t *throttling) since(now time.Time, used time.Duration, cpus float64) bool {
+	before := *t
+	t.at, t.used = now, used
+	return !before.at.IsZero() && cpus > 0 && float64(used-before.used) >= cpus/2*float64(now.Sub(before.at))
+}
 
 // patience marks the sandbox as failed if a process outlives its timeout by Patience.Guest:
 // then its guest does not do what it was told, and it is not trusted with the host's time.
 // That time begins anew while the guest can't tell of the end: the sandbox is paused, or
-// output that comes before waits for its reader. Stop the timer when the process has ended.
+// output that comes before waits for its reader. It stands still for at most throttledParts while the sandbox is throttled. Stop the timer when the process has ended.
 func (s *Sandbox) patience(h *broadcaster, timeout time.Duration) *time.Timer {
 	if timeout <= 0 {
 		return nil // the lifetime holds
 	}
 	part := s.engine.opts.Patience.Guest / patienceParts
-	left := patienceParts
+	left, throttled := patienceParts, throttledParts
+	var usage throttling
 	return time.AfterFunc(timeout+part, func() {
 		<-h.ready
 		select {
@@ -238,10 +259,18 @@ func (s *Sandbox) patience(h *broadcaster, timeout time.Duration) *time.Timer {
 		default:
 		}
 		s.mu.Lock()
-		paused := s.state == sandpit.StatePaused
+		paused, cpus := s.state == sandpit.StatePaused, s.info.Limits.CPUs
 		s.mu.Unlock()
-		if left--; paused || h.taking.Load() > 0 {
+		ctx, cancel := context.WithTimeout(context.Background(), part)
+		m, err := fresh(ctx, s.measure)
+		cancel()
+		switch slow := err == nil && m.CPU >= 0 && usage.since(time.Now(), m.CPU, cpus); {
+		case paused || h.taking.Load() > 0:
 			left = patienceParts
+		case slow && throttled > 0:
+			throttled--
+		default:
+			left--
 		}
 		if left > 0 {
 			h.patience.Reset(part)

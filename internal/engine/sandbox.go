@@ -85,6 +85,7 @@ type Sandbox struct {
 	active       int             // calls, streams and waiters that keep it from being idle
 	timer        *time.Timer     // of the lifetime and of idleness
 	timeUp       bool            // the lifetime is over, the processes are killed, and the removal follows
+	extending    time.Time       // until when an extension that was asked for in time may be written; zero: none is
 	renewed      time.Time       // when the guest was told last how long it may live
 	broadcasters []*broadcaster  // oldest first
 	cleared      bool            // broadcasters are no longer kept

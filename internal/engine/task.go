@@ -31,7 +31,7 @@ type Patience struct {
 	Close   time.Duration // for Close to end one sandbox or blank. Default 10 s
 	Orphans time.Duration // to find the sandboxes that run without a record. Default 15 s
 	Expire  time.Duration // for the guest of a sandbox that expires to end its processes, or to prepare for a pause. Default 45 s
-	Guest   time.Duration // for a guest to tell of the end of a process whose timeout has passed; its own limit for one that hangs in the kernel is shorter. Default 15 s
+	Guest   time.Duration // for a guest to tell of the end of a process whose timeout has passed; its own limit for one that hangs in the kernel is shorter. Up to five times as long while the sandbox uses all of its share of the CPUs. Default 15 s
 	Measure time.Duration // to measure the usage of a sandbox. Default 10 s
 	Read    time.Duration // for Engine.Read to make progress. Default 10 s
 	Sample  time.Duration // until the history of a namespace continues without a sandbox whose usage is unknown; default 1 s

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -638,6 +639,34 @@ for (1..160) { next if fork; for (;;) { rest(); if (fork) { rest(); rest(); POSI
 	}
 	if out := sh(t, sb, "cat /proc/[0-9]*/comm"); strings.Contains(string(out.Stdout), "perl") {
 		t.Errorf("still alive: %q", out.Stdout)
+	}
+}
+
+// Many commands whose timeouts pass at once in a sandbox with little CPU, of which their processes take all, end by their timeouts
+// and do not cost the sandbox: its guest has no more CPU than they.
+func TestAttackC1TimeoutsOfAThrottledSandbox(t *testing.T) {
+	testkit.NeedLong(t, "it takes about a minute")
+	testkit.NeedWorkingHost(t)
+	if !newDriver().Probe(t.Context()).Features[feature.CPUs] {
+		testkit.Lacks(t, "a limit of CPUs")
+	}
+	sb, err := client(t, options()).Create(t.Context(), sandpit.Spec{Limits: sandpit.Limits{CPUs: 0.1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			script := "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14; do while :; do :; done & done; while :; do :; done"
+			out, err := sandpit.Run(t.Context(), sb, sandpit.Command{Script: script, Timeout: 2 * time.Second})
+			if err != nil || !out.Result.TimedOut {
+				t.Errorf("got %+v, %v", out.Result, err)
+			}
+		})
+	}
+	wg.Wait()
+	if out := sh(t, sb, "echo alive"); string(out.Stdout) != "alive\n" {
+		t.Errorf("got %+v", out.Result)
 	}
 }
 
