@@ -20,7 +20,7 @@ func execRoutes() []Route {
 	return []Route{
 		{
 			Method: http.MethodPost, Path: oneSandbox + "/exec", ID: execID, Tag: tag, Summary: "Run a command and wait for it", EndsWithClient: true,
-			Text: "The server kills the command if the client disconnects. With an Idempotency-Key it waits a minute for the same request to be repeated. The repeated request attaches to the process. It gets the stored output (at most 1 MiB), the number of bytes that were lost, and the output that follows. Its standard input continues where the first request stopped, once the first connection has ended or stalled. After a restart of the server, a repeated request with input fails with outcome_unknown while the process runs. Only the command decides whether two requests are the same: the server skips as many bytes of the repeated stdin as the process was given, without comparing them. Standard input is empty, or stdin_data, or, of any size, the second part of a multipart body: curl --form-string 'command={\"argv\":[\"wc\",\"-c\"]}' -F stdin=@FILE. The part command comes first and is the JSON. The part stdin passes through to the command while it runs; what the command does not read is dropped. By default the response is JSON, sent when the command has ended. If Accept asks for it, output is streamed: as frames, or as server-sent events with the same names, which carry output as base64 in data and, if it is UTF-8, in text. Frames (" + v1.StreamType + ") have a type byte, a length of four bytes (big-endian) and a payload. " + channels,
+			Text: "The server kills the command if the client disconnects. With an Idempotency-Key it waits a minute for the same request to be repeated. The repeated request attaches to the process. It gets the stored output (at most 1 MiB), the number of bytes that were lost, and the output that follows. Its standard input continues where the first request stopped, once the first connection has ended or stalled. After a restart of the server, a repeated request with input fails with outcome_unknown while the process runs. Only the command decides whether two requests are the same: the server skips as many bytes of the repeated stdin as the process was given, without comparing them. Standard input is empty, or stdin_data, or, of any size, the second part of a multipart body: curl --form-string 'command={\"argv\":[\"wc\",\"-c\"]}' -F stdin=@FILE. The part command comes first and is the JSON. The part stdin passes through to the command while it runs; what the command does not read is dropped. If the output is streamed, stdin: true in JSON keeps standard input open instead: other requests write to the process that started names. By default the response is JSON, sent when the command has ended. If Accept asks for it, output is streamed: as frames, or as server-sent events with the same names, which carry output as base64 in data and, if it is UTF-8, in text. Frames (" + v1.StreamType + ") have a type byte, a length of four bytes (big-endian) and a payload. " + channels,
 			In:   v1.Exec{}, Form: true, Status: http.StatusOK, Out: v1.Executed{}, Other: []string{v1.StreamType, stream.Events}, Feed: processFeed(), Guarded: true, Fails: []string{errcode.StartFailed}, handle: execute,
 		},
 		{
@@ -69,7 +69,7 @@ func execute(c *call) error {
 	if err != nil {
 		return err
 	}
-	cmd.Stdin = in.given()
+	cmd.Stdin = in.given() || in.form == nil && body.Stdin
 	sb, err := c.sandbox()
 	if err != nil {
 		return err

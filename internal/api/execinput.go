@@ -54,8 +54,8 @@ func (c *call) readExec(cmd *v1.Exec) (in execInput, err error) {
 		return in, gate.Invalid("stdin_data is longer than 1 MiB", "send a multipart body with the parts command and stdin")
 	case cmd.StdinData != nil && in.part != nil:
 		return in, gate.Invalid("the command has stdin_data, and the body has a part stdin", "send only one of them")
-	case cmd.Stdin && in.form == nil:
-		return in, gate.Invalid("standard input can't be streamed in JSON", "use stdin_data, or a multipart body with the parts command and stdin, or the WebSocket")
+	case cmd.Stdin && in.form == nil && (cmd.StdinData != nil || c.prefers(jsonType, v1.StreamType, stream.Events) == jsonType):
+		return in, gate.Invalid("standard input can't be streamed in JSON", "use stdin_data, or a multipart body with the parts command and stdin, or the WebSocket; or ask for a stream without stdin_data, and write to the process")
 	}
 	in.data = cmd.StdinData
 	return in, nil

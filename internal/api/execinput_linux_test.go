@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"io"
 	"mime/multipart"
 	"net/http"
@@ -95,6 +96,38 @@ func TestExecInput(t *testing.T) {
 	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
 		t.Error(err)
 	}
+}
+
+// A command whose output is streamed is written to by other requests, if it is started so.
+func TestExecInputOfOtherRequests(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create("", v1.Spec{})
+	exec := ask{method: "POST", path: execPath(sb), body: `{"argv":["cat"],"stdin":true}`, header: map[string]string{"Accept": v1.StreamType}}
+	resp := s.do(exec)
+	defer resp.Body.Close()
+	kind, b, err := v1.ReadFrame(resp.Body, nil, v1.MaxFrame)
+	var p v1.Process
+	if err == nil {
+		err = json.Unmarshal(b, &p)
+	}
+	if err != nil || kind != v1.FrameStarted || !p.Stdin || p.Background {
+		t.Fatalf("got frame %d with %s, %v", kind, b, err)
+	}
+	stdin := "/v1/sandboxes/" + sb.ID + "/processes/" + p.ID + "/stdin"
+	for _, line := range []string{"first\n", "second\n"} {
+		s.want(204, nil, ask{method: "POST", path: stdin, body: line})
+		if got := outputFrame(t, resp); got != line {
+			t.Errorf("got %q, want %q", got, line)
+		}
+	}
+	s.want(204, nil, ask{method: "POST", path: stdin + "?close=true"})
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		t.Error(err)
+	}
+	// Nobody could write to one that is answered when it has ended, and data are all the input.
+	s.refused(400, "invalid", ask{method: "POST", path: execPath(sb), body: `{"argv":["cat"],"stdin":true}`})
+	exec.body = `{"argv":["cat"],"stdin":true,"stdin_data":"eA=="}`
+	s.refused(400, "invalid", exec)
 }
 
 // outputFrame reads a stream up to the next output.
