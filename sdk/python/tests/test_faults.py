@@ -69,6 +69,11 @@ async def test_a_lost_connection_loses_no_output(running: Server, tmp_path: path
             cutter.cuts += [30_000, 100_000]
             assert b"".join([o.data async for o in p.output()]).split() == [b"%d" % i for i in range(1, 60001)]
             assert cutter.cut == 5
+            data = os.urandom(900_000)  # a server keeps the latest MiB
+            cutter.cuts += [200_000, 10, 500_000]
+            got = await sb.run("cat; exit 5", input=data)
+            assert (got.stdout_bytes == data, got.exit_code, got.lost_bytes) == (True, 5, 0)
+            assert cutter.cut == 8
 
 
 async def test_a_connection_that_is_always_lost_is_an_error(running: Server, tmp_path: pathlib.Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from sandpit import ForbiddenError, InvalidError, RateLimitedError, SandpitError, UnavailableError, _config, _frames, errors
 from sandpit._sync.client import segment
 from sandpit.errors import from_body
-from sandpit.models import Info
+from sandpit.models import Info, Result
 
 
 def test_frames_are_cut_wherever_the_bytes_are() -> None:
@@ -61,6 +61,11 @@ def test_every_code_of_the_server_has_its_error() -> None:
 def test_fields_of_newer_servers_are_kept() -> None:
     info = Info.read({"id": "a", "later": 1, "created_at": "2026-01-02T03:04:05.123456789Z"})
     assert info.raw["later"] == 1 and info.created_at is not None and info.created_at.microsecond == 123456
+
+
+def test_a_result_with_lost_output_is_not_ok() -> None:
+    assert Result.read({"exit_code": 0}).ok
+    assert not Result.read({"exit_code": 0}, lost=1).ok
 
 
 @pytest.mark.parametrize("address", ["", "nonsense", "ftp://a", "https://", "https://a:b", "https://u@a", "https://a/b", "unix://relative"])

@@ -12,6 +12,14 @@ from typing import Any
 
 JSON = Mapping[str, Any]
 
+Data = bytes | bytearray | memoryview | str
+"""What can be written; a text as UTF-8."""
+
+
+def view(data: Data) -> memoryview:
+    """Return the bytes of data."""
+    return memoryview(data.encode() if isinstance(data, str) else data).cast("B")
+
 
 def _time(text: Any) -> datetime | None:
     """Read a time of RFC 3339, which may have nanoseconds."""
@@ -87,8 +95,8 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Whether the command has succeeded."""
-        return self.exit_code == 0
+        """Whether the command has succeeded, and no output was lost."""
+        return self.exit_code == 0 and self.lost_bytes == 0
 
     @property
     def stdout(self) -> str:

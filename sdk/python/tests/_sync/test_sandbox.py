@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from sandpit import Client, Sandbox, CommandFailed, CommandTimedOut, NotFoundError, SandpitError
@@ -26,6 +28,25 @@ def test_input_and_output_may_be_any_bytes(server: Server) -> None:
         data = bytes(range(256)) * 5000
         assert (sb.run(["cat"], input=data)).stdout_bytes == data
         assert (sb.run("cat; echo -n é", input="ü")).stdout == "üé"
+
+
+def test_input_of_any_size_is_written_while_output_is_read(server: Server) -> None:
+    with Client(**server.options()) as client, Sandbox.create(client=client) as sb:
+        data = os.urandom(20_000_000)
+        got = sb.run(["cat"], input=memoryview(data))
+        assert got.stdout_bytes == data and got.ok
+        assert (sb.run("head -c 3000000 /dev/zero; cat", input=data)).stdout_bytes == bytes(3_000_000) + data
+        # What a command does not read is dropped.
+        assert (sb.run("head -c 5; exit 3", input=data)).stdout_bytes == data[:5]
+        assert (sb.run("exec <&-; echo closed", input=data)).stdout == "closed\n"
+        assert (sb.run("sleep 1000", input=data, timeout=0.5)).timed_out
+        with pytest.raises(ValueError, match="mine"):
+            sb.run(["cat"], input=data, on_output=_fail)
+        assert all(p.result is not None for p in sb.processes())
+
+
+def _fail(_: object) -> None:
+    raise ValueError("mine")
 
 
 def test_a_timeout_kills_and_keeps_the_output(server: Server) -> None:

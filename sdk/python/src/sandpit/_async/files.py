@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from ..errors import StreamLost
-from ..models import FileInfo, text_of
+from ..models import Data, FileInfo, text_of
 from .client import AsyncClient
 
 CHUNK = 1 << 20
@@ -48,7 +48,7 @@ class AsyncFiles:
     async def write(
         self,
         path: str,
-        data: bytes | bytearray | memoryview | str | AsyncIterator[bytes],
+        data: Data | AsyncIterator[bytes],
         *,
         mode: int | None = None,
         parents: bool = True,

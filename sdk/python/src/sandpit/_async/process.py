@@ -12,7 +12,7 @@ import httpx
 
 from .. import _frames
 from ..errors import NotFoundError, SandpitError, ServerTimeout, StreamLost, UnavailableError, from_body
-from ..models import Output, ProcessInfo, Result
+from ..models import Data, Output, ProcessInfo, Result, view
 from ._io import pause
 from .client import AsyncClient, segment
 
@@ -37,11 +37,12 @@ class Stream:
     """The output of one process, over as many connections as that takes.
 
     ``open`` makes the request: of it the first connection, and those after a loss, in which the server repeats what
-    it has kept.
+    it has kept. ``started`` is called once the process is known.
     """
 
-    def __init__(self, open: Callable[[], Any]) -> None:
+    def __init__(self, open: Callable[[], Any], started: Callable[[ProcessInfo], object] | None = None) -> None:
         self._open = open
+        self._started = started
         self.process: ProcessInfo | None = None
         self.result: dict[str, Any] | None = None
 
@@ -79,7 +80,10 @@ class Stream:
                             if lost:
                                 yield Output("lost", b"", lost)
                         elif kind == _frames.STARTED:
+                            first = self.process is None
                             self.process = ProcessInfo.read(json.loads(payload))
+                            if first and self._started is not None:
+                                self._started(self.process)
                         elif kind == _frames.RESULT:
                             self.result = json.loads(payload)
                         elif kind == _frames.END:
@@ -99,11 +103,12 @@ class AsyncStdin:
         self._client = client
         self._path = path
 
-    async def write(self, data: bytes | str) -> None:
+    async def write(self, data: Data) -> None:
         """Write. It waits until the server has taken all; the process may read later."""
-        data = data.encode() if isinstance(data, str) else data
+        data = view(data)
         for at in range(0, len(data), MAX_INPUT):
-            await self._client.call("POST", self._path, once=True, content=data[at : at + MAX_INPUT])
+            # The server ends it if the process reads nothing for long.
+            await self._client.call("POST", self._path, once=True, content=bytes(data[at : at + MAX_INPUT]), timeout=86400.0)
 
     async def aclose(self) -> None:
         """End the input."""

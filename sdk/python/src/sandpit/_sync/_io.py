@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+
+PATIENCE = 10.0
+"""Seconds in which what was carried out beside something must have ended."""
 
 
 def pause(seconds: float) -> None:
@@ -17,3 +21,19 @@ def undo(what: Callable[[], object], patience: float) -> None:
     del patience
     with contextlib.suppress(Exception):
         what()
+
+
+@contextlib.contextmanager
+def beside() -> Generator[Callable[[Callable[[], None]], None], None, None]:
+    """Give the block a function that carries something out beside it. That must not fail, and ends by itself soon after the block."""
+    threads: list[threading.Thread] = []
+
+    def begin(what: Callable[[], None]) -> None:
+        threads.append(threading.Thread(target=what, name="sandpit", daemon=True))
+        threads[-1].start()
+
+    try:
+        yield begin
+    finally:
+        for thread in threads:
+            thread.join(PATIENCE)

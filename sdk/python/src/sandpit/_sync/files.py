@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from ..errors import StreamLost
-from ..models import FileInfo, text_of
+from ..models import Data, FileInfo, text_of
 from .client import Client
 
 CHUNK = 1 << 20
@@ -49,7 +49,7 @@ class Files:
     def write(
         self,
         path: str,
-        data: bytes | bytearray | memoryview | str | Iterator[bytes],
+        data: Data | Iterator[bytes],
         *,
         mode: int | None = None,
         parents: bool = True,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import SandpitError
-from ..models import Run
+from ..models import Data, Run
 from .client import Client
 from .sandbox import Sandbox, Env
 
@@ -33,9 +33,9 @@ def _split(pattern: str, dir: str) -> tuple[str, str]:
 def run(
     cmd: str | Sequence[str],
     *,
-    files: Mapping[str, bytes | str] | None = None,
+    files: Mapping[str, Data] | None = None,
     collect: Iterable[str] = (),
-    input: bytes | str | None = None,
+    input: Data | None = None,
     env: Env | None = None,
     dir: str | None = None,
     user: str | None = None,

@@ -13,7 +13,7 @@ import httpx
 
 from .. import _frames
 from ..errors import NotFoundError, SandpitError, ServerTimeout, StreamLost, UnavailableError, from_body
-from ..models import Output, ProcessInfo, Result
+from ..models import Data, Output, ProcessInfo, Result, view
 from ._io import pause
 from .client import Client, segment
 
@@ -38,11 +38,12 @@ class Stream:
     """The output of one process, over as many connections as that takes.
 
     ``open`` makes the request: of it the first connection, and those after a loss, in which the server repeats what
-    it has kept.
+    it has kept. ``started`` is called once the process is known.
     """
 
-    def __init__(self, open: Callable[[], Any]) -> None:
+    def __init__(self, open: Callable[[], Any], started: Callable[[ProcessInfo], object] | None = None) -> None:
         self._open = open
+        self._started = started
         self.process: ProcessInfo | None = None
         self.result: dict[str, Any] | None = None
 
@@ -80,7 +81,10 @@ class Stream:
                             if lost:
                                 yield Output("lost", b"", lost)
                         elif kind == _frames.STARTED:
+                            first = self.process is None
                             self.process = ProcessInfo.read(json.loads(payload))
+                            if first and self._started is not None:
+                                self._started(self.process)
                         elif kind == _frames.RESULT:
                             self.result = json.loads(payload)
                         elif kind == _frames.END:
@@ -100,11 +104,12 @@ class Stdin:
         self._client = client
         self._path = path
 
-    def write(self, data: bytes | str) -> None:
+    def write(self, data: Data) -> None:
         """Write. It waits until the server has taken all; the process may read later."""
-        data = data.encode() if isinstance(data, str) else data
+        data = view(data)
         for at in range(0, len(data), MAX_INPUT):
-            self._client.call("POST", self._path, once=True, content=data[at : at + MAX_INPUT])
+            # The server ends it if the process reads nothing for long.
+            self._client.call("POST", self._path, once=True, content=bytes(data[at : at + MAX_INPUT]), timeout=86400.0)
 
     def close(self) -> None:
         """End the input."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import builtins
 import json
 import uuid
@@ -11,14 +12,17 @@ from collections.abc import Iterator, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from .. import _frames
-from ..errors import CommandFailed, CommandTimedOut, InvalidError, NotFoundError, SandpitError, StreamLost
-from ..models import CodeContext, CodeRun, Info, LogEntry, Output, ProcessInfo, Result
-from ._io import pause, undo
+from ..errors import CommandFailed, CommandTimedOut, InvalidError, NotFoundError, SandpitError, StateError, StreamLost
+from ..models import CodeContext, CodeRun, Data, Info, LogEntry, Output, ProcessInfo, Result, view
+from ._io import beside, pause, undo
 from .client import UNDO_PATIENCE, Client, segment
 from .files import Files
 from .process import Process, Stream
 
 Env = Mapping[str, str]
+
+MAX_INPUT = 64 << 10
+"""The longest input that goes with the request to run a command, in bytes. A longer one is written while the command runs."""
 
 
 def _spec(**fields: Any) -> dict[str, Any]:
@@ -35,13 +39,6 @@ def _command(cmd: str | Sequence[str], **fields: Any) -> dict[str, Any]:
         raise InvalidError("a command is a text, or a sequence of texts; not bytes")
     what: dict[str, Any] = {"script": cmd} if isinstance(cmd, str) else {"argv": list(cmd)}
     return {**what, **_spec(**fields)}
-
-
-def _multipart(command: Mapping[str, Any], data: bytes, boundary: str) -> bytes:
-    """Return the body of an exec with input of any size: the command, and then the input."""
-    head = f'--{boundary}\r\nContent-Disposition: form-data; name="command"\r\nContent-Type: application/json\r\n\r\n'
-    middle = f'\r\n--{boundary}\r\nContent-Disposition: form-data; name="stdin"; filename="stdin"\r\n\r\n'
-    return head.encode() + json.dumps(command).encode() + middle.encode() + data + f"\r\n--{boundary}--\r\n".encode()
 
 
 class Sandbox:
@@ -195,7 +192,7 @@ class Sandbox:
         self,
         cmd: str | Sequence[str],
         *,
-        input: bytes | str | None = None,
+        input: Data | None = None,
         env: Env | None = None,
         dir: str | None = None,
         user: str | None = None,
@@ -208,46 +205,76 @@ class Sandbox:
         After ``timeout`` seconds the command is killed with all that it has started: the result has ``timed_out``, exit code
         124, and the output so far. With ``check`` a failure raises CommandFailed, a timeout CommandTimedOut, which is a
         TimeoutError. ``on_output`` gets the output as it comes. If the call is cancelled, the command is killed.
+
+        ``input`` has any size; what the command does not read is dropped. A result with ``lost_bytes`` is not ok.
         """
         # By its tag the process is found if the call is cancelled before the server has answered.
         tag = f"run-{uuid.uuid4().hex}"
-        body = _command(cmd, env=None if env is None else dict(env), dir=dir, user=user, timeout=timeout, tag=tag)
+        data = view(input or b"")
+        whole = len(data) <= MAX_INPUT
+        body = _command(
+            cmd,
+            env=None if env is None else dict(env),
+            dir=dir,
+            user=user,
+            timeout=timeout,
+            tag=tag,
+            stdin=None if whole else True,
+            stdin_data=base64.b64encode(data).decode() if whole and data else None,
+        )
         headers = {"Accept": _frames.STREAM_TYPE, "Idempotency-Key": str(uuid.uuid4())}
-        request: dict[str, Any] = {"json": body}
-        if input is not None:
-            boundary = uuid.uuid4().hex  # which the input, being older, can't have
-            request = {"content": _multipart(body, input.encode() if isinstance(input, str) else input, boundary)}
-            headers["Content-Type"] = f"multipart/form-data; boundary={boundary}"
-        stream = Stream(lambda: self._client.stream("POST", f"{self._path}/exec", headers=headers, **request))
+        unwritten: builtins.list[Exception] = []
+
+        def write() -> None:
+            assert stream.process is not None
+            process = Process(self._client, self._path, stream.process)
+            try:
+                process.stdin.write(data)
+                process.stdin.close()
+            except Exception as err:
+                if isinstance(err, (StateError, NotFoundError)) and err.code != "outcome_unknown":
+                    return  # it reads no more
+                unwritten.append(err)
+                undo(process.kill, UNDO_PATIENCE)
+
         out, err, lost = bytearray(), bytearray(), 0
-        try:
-            for output in stream.outputs():
-                if output.stream == "lost":
-                    lost += output.lost_bytes
-                else:
-                    (out if output.stream == "stdout" else err).extend(output.data)
-                if on_output is not None:
-                    on_output(output)
-        except BaseException as failed:
-            if stream.process is not None and stream.result is None:
-                undo(Process(self._client, self._path, stream.process).kill, UNDO_PATIENCE)
-            elif not isinstance(failed, Exception) and stream.process is None:
+        with beside() as begin:
+            stream = Stream(
+                lambda: self._client.stream("POST", f"{self._path}/exec", headers=headers, json=body),
+                None if whole else lambda _: begin(write),
+            )
+            try:
+                for output in stream.outputs():
+                    if output.stream == "lost":
+                        lost += output.lost_bytes
+                    else:
+                        (out if output.stream == "stdout" else err).extend(output.data)
+                    if on_output is not None:
+                        on_output(output)
+            except BaseException as failed:
+                if stream.process is not None and stream.result is None:
+                    undo(Process(self._client, self._path, stream.process).kill, UNDO_PATIENCE)
+                elif not isinstance(failed, Exception) and stream.process is None:
 
-                def find_and_kill() -> None:
-                    for delay in (0.0, 0.1, 0.3, 0.6):  # the request may still be on its way
-                        pause(delay)
-                        for p in self.processes():
-                            if p.tag == tag:
-                                Process(self._client, self._path, p).kill()
-                                return
+                    def find_and_kill() -> None:
+                        for delay in (0.0, 0.1, 0.3, 0.6):  # the request may still be on its way
+                            pause(delay)
+                            for p in self.processes():
+                                if p.tag == tag:
+                                    Process(self._client, self._path, p).kill()
+                                    return
 
-                undo(find_and_kill, UNDO_PATIENCE)
-            raise
+                    undo(find_and_kill, UNDO_PATIENCE)
+                raise
+        if unwritten:
+            raise unwritten[0]
         if stream.result is None:
             raise StreamLost("the stream of the command has ended without its result")
         result = Result.read(stream.result, bytes(out), bytes(err), lost)
         if check and not result.ok:
             what = cmd if isinstance(cmd, str) else " ".join(cmd)
+            if result.lost_bytes and not result.exit_code:
+                raise CommandFailed(f"{what!r} has succeeded, but {result.lost_bytes} bytes of its output were lost", result)
             if result.timed_out:
                 raise CommandTimedOut(f"{what!r} was killed after {timeout} seconds", result)
             raise CommandFailed(f"{what!r} failed with exit code {result.exit_code}: {result.stderr.strip()[-500:]}", result)
