@@ -17,6 +17,7 @@ NAMES = {
     "asynccontextmanager": "contextmanager",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
+    "__aiter__": "__iter__",
     "aclose": "close",
     "aread": "read",
     "aiter_raw": "iter_raw",

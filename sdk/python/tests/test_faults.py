@@ -6,12 +6,13 @@ import asyncio
 import os
 import pathlib
 import re
+import socket
 import subprocess
 import sys
 
 import pytest
 
-from sandpit import AsyncClient, AsyncProcess, AsyncSandbox, Client, UnavailableError
+from sandpit import AsyncClient, AsyncProcess, AsyncSandbox, Client, Sandbox, UnavailableError
 
 from .conftest import Server
 
@@ -167,6 +168,25 @@ async def test_what_a_program_raises_is_not_hidden(running: Server) -> None:
         with pytest.raises(LookupError):
             await sb.run("true")
     await client.aclose()
+
+
+def test_long_data_is_sent_in_pieces(running: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    real = socket.socket.send
+
+    def send(self: socket.socket, data: bytes) -> int:
+        sent.append(len(data))
+        return real(self, data)
+
+    data = os.urandom(20_000_000)
+    with Client(f"unix://{running.home}/data/server.sock") as client, Sandbox.create(client=client) as sb:
+        monkeypatch.setattr(socket.socket, "send", send, raising=False)
+        assert sb.files.write("/tmp/a", data) == len(data)
+        assert max(sent) <= 2 << 20 and sum(sent) > len(data)
+        sent.clear()
+        assert sb.run("cmp - /tmp/a", input=data).ok
+        assert max(sent) <= 2 << 20 and sum(sent) > len(data)
+        assert sb.files.write("/tmp/b", "") == 0 and sb.files.write("/tmp/b", bytearray(b"x")) == 1
 
 
 async def test_names_that_are_not_utf8_can_be_used(running: Server) -> None:

@@ -22,6 +22,24 @@ PATIENCE = 60.0
 """Seconds in which a server must answer, or go on with an answer."""
 
 
+Body = memoryview | AsyncIterator[bytes] | None
+"""The body of a request that is not JSON."""
+
+PIECE = 1 << 20
+"""The longest piece of a body that is given to the connection at once, in bytes: it copies what is left with each send."""
+
+
+class _Pieces:
+    """The pieces of a body, as often as they are wanted."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for at in range(0, len(self._data), PIECE):
+            yield bytes(self._data[at : at + PIECE])
+
+
 def segment(id: str) -> str:
     """Return a part of a path that stands for something, such as a sandbox."""
     if id in ("", ".", ".."):
@@ -83,7 +101,7 @@ class AsyncClient:
         path: str,
         *,
         json: Any = None,
-        content: Any = None,
+        content: Body = None,
         params: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
@@ -98,10 +116,16 @@ class AsyncClient:
         query = {k: "true" if v is True else v for k, v in (params or {}).items() if v is not None and v is not False}
         if query:  # paths are bytes: what is not UTF-8 is in surrogates, as in os.fsdecode
             path += "?" + urlencode(query, doseq=True, quote_via=quote, errors="surrogateescape")
-        request = self._http.build_request(method, path, json=json, content=content, headers=headers)
+        again = content is None or isinstance(content, memoryview)
+        body: _Pieces | AsyncIterator[bytes] | None
+        if isinstance(content, memoryview):
+            headers = {**(headers or {}), "Content-Length": str(len(content))}
+            body = _Pieces(content)
+        else:
+            body = content
+        request = self._http.build_request(method, path, json=json, content=body, headers=headers)
         if timeout is not None:
             request.extensions["timeout"] = httpx.Timeout(timeout, connect=10.0).as_dict()
-        again = content is None or isinstance(content, bytes)
         safe = again and (method in ("GET", "DELETE") or "Idempotency-Key" in request.headers)
         while True:
             try:
@@ -145,7 +169,7 @@ class AsyncClient:
         path: str,
         *,
         json: Any = None,
-        content: Any = None,
+        content: Body = None,
         params: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         once: bool = False,
@@ -182,7 +206,7 @@ class AsyncClient:
         method: str,
         path: str,
         json: Any,
-        content: Any,
+        content: Body,
         params: Mapping[str, Any] | None,
         headers: Mapping[str, str] | None,
         timeout: float | None,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import httpx
 
 from ..errors import StreamLost
-from ..models import Data, FileInfo, text_of
+from ..models import Data, FileInfo, text_of, view
 from .client import AsyncClient
 
 CHUNK = 1 << 20
@@ -56,9 +55,7 @@ class AsyncFiles:
         user: str | None = None,
     ) -> int:
         """Write a file, and return how many bytes that were. With parents, missing directories are made."""
-        content: Any = data.encode() if isinstance(data, str) else data
-        if isinstance(data, (bytearray, memoryview)):
-            content = bytes(data)
+        content = view(data) if isinstance(data, (bytes, bytearray, memoryview, str)) else data
         params = {"path": path, "mode": None if mode is None else f"{mode:o}", "parents": parents, "append": append, "user": user}
         told = await self._client.call("PUT", self._path, content=content, params=params, headers={"Content-Type": "application/octet-stream"})
         return int(told["bytes"])

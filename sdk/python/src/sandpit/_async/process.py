@@ -108,11 +108,11 @@ class AsyncStdin:
         data = view(data)
         for at in range(0, len(data), MAX_INPUT):
             # The server ends it if the process reads nothing for long.
-            await self._client.call("POST", self._path, once=True, content=bytes(data[at : at + MAX_INPUT]), timeout=86400.0)
+            await self._client.call("POST", self._path, once=True, content=data[at : at + MAX_INPUT], timeout=86400.0)
 
     async def aclose(self) -> None:
         """End the input."""
-        await self._client.call("POST", self._path, once=True, content=b"", params={"close": True})
+        await self._client.call("POST", self._path, once=True, content=view(b""), params={"close": True})
 
 
 class AsyncProcess:

@@ -109,11 +109,11 @@ class Stdin:
         data = view(data)
         for at in range(0, len(data), MAX_INPUT):
             # The server ends it if the process reads nothing for long.
-            self._client.call("POST", self._path, once=True, content=bytes(data[at : at + MAX_INPUT]), timeout=86400.0)
+            self._client.call("POST", self._path, once=True, content=data[at : at + MAX_INPUT], timeout=86400.0)
 
     def close(self) -> None:
         """End the input."""
-        self._client.call("POST", self._path, once=True, content=b"", params={"close": True})
+        self._client.call("POST", self._path, once=True, content=view(b""), params={"close": True})
 
 
 class Process:
