@@ -9,12 +9,16 @@ import re
 import socket
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from sandpit import AsyncClient, AsyncProcess, AsyncSandbox, Client, Sandbox, UnavailableError
+from sandpit._async import client as patience
 
-from .conftest import Server
+from .conftest import Restartable, Server
 
 
 class Cutter:
@@ -77,7 +81,75 @@ async def test_a_lost_connection_loses_no_output(running: Server, tmp_path: path
             assert cutter.cut == 8
 
 
-async def test_a_connection_that_is_always_lost_is_an_error(running: Server, tmp_path: pathlib.Path) -> None:
+GATED = "while [ ! -e /tmp/go ]; do sleep 0.02; done"
+
+
+async def test_a_restart_of_the_server_is_waited_for(restartable: Restartable) -> None:
+    async with AsyncClient(restartable.address) as client, await AsyncSandbox.create(client=client) as sb:
+        begun = [asyncio.Event(), asyncio.Event()]
+        p = await sb.start(f"echo a; {GATED}; echo b; exit 4")
+
+        async def follow() -> bytes:
+            seen = b""
+            async for o in p.output():
+                seen += o.data
+                begun[0].set()
+            return seen
+
+        tasks = [
+            asyncio.create_task(p.wait()),
+            asyncio.create_task(follow()),
+            asyncio.create_task(sb.run(f"echo c; {GATED}; cat; exit 5", input="in", on_output=lambda _: begun[1].set())),
+        ]
+        for event in begun:
+            await asyncio.wait_for(event.wait(), 60)
+        restartable.stop()
+        await asyncio.sleep(1)
+        restartable.start()
+        await sb.files.write("/tmp/go", "")
+        ended, followed, ran = await asyncio.wait_for(asyncio.gather(*tasks), 60)
+        assert (ended.exit_code, followed, ran.stdout, ran.exit_code) == (4, b"a\nb\n", "c\nin", 5)
+
+
+def test_a_restart_of_the_server_is_waited_for_by_threads(restartable: Restartable) -> None:
+    with Client(restartable.address) as client, Sandbox.create(client=client) as sb, ThreadPoolExecutor() as pool:
+        begun = [threading.Event(), threading.Event()]
+        p = sb.start(f"echo a; {GATED}; echo b; exit 4")
+
+        def follow() -> bytes:
+            seen = b""
+            for o in p.output():
+                seen += o.data
+                begun[0].set()
+            return seen
+
+        ended, followed = pool.submit(p.wait), pool.submit(follow)
+        ran = pool.submit(sb.run, f"echo c; {GATED}; cat; exit 5", input="in", on_output=lambda _: begun[1].set())
+        assert all(event.wait(60) for event in begun)
+        restartable.stop()
+        time.sleep(1)
+        restartable.start()
+        sb.files.write("/tmp/go", "")
+        assert (ended.result(60).exit_code, followed.result(60)) == (4, b"a\nb\n")
+        assert (ran.result(60).stdout, ran.result(60).exit_code) == ("c\nin", 5)
+
+
+async def test_a_server_that_does_not_come_back_is_an_error(restartable: Restartable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "RECONNECT", 0.5)
+    async with AsyncClient(restartable.address) as client:
+        sb = await AsyncSandbox.create(client=client)
+        p = await sb.start("sleep 1000")
+        restartable.stop()
+        with pytest.raises(UnavailableError, match="can't be reached"):
+            await p.wait()
+        with pytest.raises(UnavailableError, match="can't be reached"):
+            await p.wait(timeout=0)
+        restartable.start()
+        await sb.remove()
+
+
+async def test_a_connection_that_is_always_lost_is_an_error(running: Server, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "RECONNECT", 0.5)
     async with Cutter(f"{running.home}/data/server.sock", tmp_path / "s", []) as cutter, AsyncClient(f"unix://{cutter.path}") as client:
         async with await AsyncSandbox.create(client=client) as sb:
             p = await sb.start("sleep 1000")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -22,6 +23,9 @@ PATIENCE = 60.0
 """Seconds in which a server must answer, or go on with an answer."""
 
 
+RECONNECT = 30.0
+"""Seconds for a server that was lost to come back, as after a restart."""
+
 Body = memoryview | AsyncIterator[bytes] | None
 """The body of a request that is not JSON."""
 
@@ -38,6 +42,27 @@ class _Pieces:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for at in range(0, len(self._data), PIECE):
             yield bytes(self._data[at : at + PIECE])
+
+
+class Patience:
+    """Bounds how long something is tried again."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._tries = 0
+
+    def renew(self) -> None:
+        """Begin anew, after a success."""
+        self._since, self._tries = None, 0
+
+    async def again(self, err: UnavailableError) -> None:
+        """Return when it is time for another try after an error, or raise that."""
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        if now - self._since >= RECONNECT:
+            raise err
+        await pause(min(0.1 * 2**self._tries, 2.0))
+        self._tries += 1
 
 
 def segment(id: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import builtins
 import json
 import uuid
@@ -19,9 +18,6 @@ from .files import AsyncFiles
 from .process import AsyncProcess, Stream
 
 Env = Mapping[str, str]
-
-MAX_INPUT = 64 << 10
-"""The longest input that goes with the request to run a command, in bytes. A longer one is written while the command runs."""
 
 
 def _spec(**fields: Any) -> dict[str, Any]:
@@ -210,7 +206,6 @@ class AsyncSandbox:
         # By its tag the process is found if the call is cancelled before the server has answered.
         tag = f"run-{uuid.uuid4().hex}"
         data = view(input or b"")
-        whole = len(data) <= MAX_INPUT
         body = _command(
             cmd,
             env=None if env is None else dict(env),
@@ -218,8 +213,7 @@ class AsyncSandbox:
             user=user,
             timeout=timeout,
             tag=tag,
-            stdin=None if whole else True,
-            stdin_data=base64.b64encode(data).decode() if whole and data else None,
+            stdin=bool(data) or None,
         )
         headers = {"Accept": _frames.STREAM_TYPE, "Idempotency-Key": str(uuid.uuid4())}
         unwritten: builtins.list[Exception] = []
@@ -228,8 +222,7 @@ class AsyncSandbox:
             assert stream.process is not None
             process = AsyncProcess(self._client, self._path, stream.process)
             try:
-                await process.stdin.write(data)
-                await process.stdin.aclose()
+                await process.stdin.write(data, close=True)
             except Exception as err:
                 if isinstance(err, (StateError, NotFoundError)) and err.code != "outcome_unknown":
                     return  # it reads no more
@@ -240,7 +233,7 @@ class AsyncSandbox:
         async with beside() as begin:
             stream = Stream(
                 lambda: self._client.stream("POST", f"{self._path}/exec", headers=headers, json=body),
-                None if whole else lambda _: begin(write),
+                (lambda _: begin(write)) if data else None,
             )
             try:
                 async for output in stream.outputs():

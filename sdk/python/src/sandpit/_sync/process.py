@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import signal as signals
 import time
+import uuid
 from collections.abc import Iterator, Callable
 from typing import Any
 
@@ -14,11 +15,7 @@ import httpx
 from .. import _frames
 from ..errors import NotFoundError, SandpitError, ServerTimeout, StreamLost, UnavailableError, from_body
 from ..models import Data, Output, ProcessInfo, Result, view
-from ._io import pause
-from .client import Client, segment
-
-RETRIES = 4
-"""How often a lost stream is opened again without anything new."""
+from .client import Client, Patience, segment
 
 MAX_INPUT = 1 << 20
 """The longest piece of input of one request, in bytes."""
@@ -44,26 +41,25 @@ class Stream:
     def __init__(self, open: Callable[[], Any], started: Callable[[ProcessInfo], object] | None = None) -> None:
         self._open = open
         self._started = started
+        self._known = False  # the present connection has named the process
         self.process: ProcessInfo | None = None
         self.result: dict[str, Any] | None = None
 
     def outputs(self) -> Iterator[Output]:
         """Yield the output until the process has ended."""
-        cursor = _frames.Cursor()
-        failures = 0
+        cursor, patience = _frames.Cursor(), Patience()
         while True:
-            before = cursor.position
+            before, began, self._known = cursor.position, time.monotonic(), False
             try:
                 for output in self._once(cursor):
                     yield output
                 return
             except UnavailableError as err:
-                failures = 0 if cursor.position > before else failures + 1
-                if failures > RETRIES or self.process is None:
+                if self.process is None:
                     raise
-                if isinstance(err, StreamLost) and err.code:
-                    raise
-            pause(min(0.1 * 2**failures, 2.0))
+                if cursor.position > before or (self._known and time.monotonic() - began > 1):
+                    patience.renew()
+                patience.again(err)
 
     def _once(self, cursor: _frames.Cursor) -> Iterator[Output]:
         cursor.restart()
@@ -81,7 +77,7 @@ class Stream:
                             if lost:
                                 yield Output("lost", b"", lost)
                         elif kind == _frames.STARTED:
-                            first = self.process is None
+                            first, self._known = self.process is None, True
                             self.process = ProcessInfo.read(json.loads(payload))
                             if first and self._started is not None:
                                 self._started(self.process)
@@ -104,16 +100,22 @@ class Stdin:
         self._client = client
         self._path = path
 
-    def write(self, data: Data) -> None:
-        """Write. It waits until the server has taken all; the process may read later."""
+    def write(self, data: Data, *, close: bool = False) -> None:
+        """Write, and with close end the input. It waits until the server has taken all; the process may read later."""
         data = view(data)
-        for at in range(0, len(data), MAX_INPUT):
-            # The server ends it if the process reads nothing for long.
-            self._client.call("POST", self._path, once=True, content=data[at : at + MAX_INPUT], timeout=86400.0)
+        for at in range(0, max(len(data), int(close)), MAX_INPUT):
+            end = at + MAX_INPUT
+            key, patience = {"Idempotency-Key": str(uuid.uuid4())}, Patience()
+            while True:
+                try:  # the server ends it if the process reads nothing for long
+                    self._client.call("POST", self._path, content=data[at:end], params={"close": close and end >= len(data)}, headers=key, timeout=86400.0)
+                    break
+                except UnavailableError as err:
+                    patience.again(err)
 
     def close(self) -> None:
         """End the input."""
-        self._client.call("POST", self._path, once=True, content=view(b""), params={"close": True})
+        self.write(b"", close=True)
 
 
 class Process:
@@ -171,9 +173,17 @@ class Process:
     def wait(self, timeout: float | None = None) -> Result:
         """Wait until it has ended. After timeout seconds that raises TimeoutError; the process goes on, and can be waited for again."""
         until = None if timeout is None else time.monotonic() + timeout
+        patience = Patience()
         while True:
             left = 30.0 if until is None else max(0.0, min(30.0, until - time.monotonic()))
-            raw = self._client.call("GET", f"{self._path}/wait", params={"timeout": left or 0.001})
+            try:
+                raw = self._client.call("GET", f"{self._path}/wait", params={"timeout": left or 0.001})
+            except UnavailableError as err:
+                if not left:
+                    raise
+                patience.again(err)
+                continue
+            patience.renew()
             if raw.get("result"):
                 self.info = ProcessInfo.read(raw)
                 return Result.read(raw["result"])

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import base64
 import builtins
 import json
 import uuid
@@ -20,9 +19,6 @@ from .files import Files
 from .process import Process, Stream
 
 Env = Mapping[str, str]
-
-MAX_INPUT = 64 << 10
-"""The longest input that goes with the request to run a command, in bytes. A longer one is written while the command runs."""
 
 
 def _spec(**fields: Any) -> dict[str, Any]:
@@ -211,7 +207,6 @@ class Sandbox:
         # By its tag the process is found if the call is cancelled before the server has answered.
         tag = f"run-{uuid.uuid4().hex}"
         data = view(input or b"")
-        whole = len(data) <= MAX_INPUT
         body = _command(
             cmd,
             env=None if env is None else dict(env),
@@ -219,8 +214,7 @@ class Sandbox:
             user=user,
             timeout=timeout,
             tag=tag,
-            stdin=None if whole else True,
-            stdin_data=base64.b64encode(data).decode() if whole and data else None,
+            stdin=bool(data) or None,
         )
         headers = {"Accept": _frames.STREAM_TYPE, "Idempotency-Key": str(uuid.uuid4())}
         unwritten: builtins.list[Exception] = []
@@ -229,8 +223,7 @@ class Sandbox:
             assert stream.process is not None
             process = Process(self._client, self._path, stream.process)
             try:
-                process.stdin.write(data)
-                process.stdin.close()
+                process.stdin.write(data, close=True)
             except Exception as err:
                 if isinstance(err, (StateError, NotFoundError)) and err.code != "outcome_unknown":
                     return  # it reads no more
@@ -241,7 +234,7 @@ class Sandbox:
         with beside() as begin:
             stream = Stream(
                 lambda: self._client.stream("POST", f"{self._path}/exec", headers=headers, json=body),
-                None if whole else lambda _: begin(write),
+                (lambda _: begin(write)) if data else None,
             )
             try:
                 for output in stream.outputs():
