@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import errno
 import os
 import pathlib
+import pickle
 import socket
 import stat
 
 import pytest
 
-from sandpit import ForbiddenError, InvalidError, RateLimitedError, SandpitError, UnavailableError, _config, _frames, errors
+from sandpit import CommandFailed, ForbiddenError, InvalidError, RateLimitedError, SandpitError, UnavailableError, _config, _frames, errors
 from sandpit._sync.client import segment
 from sandpit.errors import from_body
 from sandpit.models import Info, Result
@@ -56,6 +59,28 @@ def test_codes_of_newer_servers_are_told_by_their_status() -> None:
 def test_every_code_of_the_server_has_its_error() -> None:
     codes = os.environ["SANDPIT_ERROR_CODES"].split()
     assert "closed" in codes and set(codes) == set(errors._KINDS)
+
+
+def test_every_error_survives_pickle_and_copy() -> None:
+    kinds = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, SandpitError)]
+    assert len(kinds) == len(errors.__all__)
+    for kind in kinds:
+        if issubclass(kind, CommandFailed):
+            err = kind("m", Result.read({"exit_code": 3}, b"out"))
+        else:
+            err = kind("m", code="c", hint="h", request_id="r", status=400, path="/p")
+        if isinstance(err, RateLimitedError):
+            err.retry_after = 7.0
+        for again in (pickle.loads(pickle.dumps(err)), copy.copy(err), copy.deepcopy(err)):
+            assert type(again) is kind and vars(again) == vars(err) and str(again) == str(err) and again.args == err.args
+            if isinstance(err, OSError):
+                assert (again.errno, again.filename) == (err.errno, err.filename)
+
+
+def test_errors_of_files_are_those_of_python() -> None:
+    for code, number in (("file_not_found", errno.ENOENT), ("not_empty", errno.ENOTDIR), ("permission", errno.EACCES), ("disk_full", errno.ENOSPC)):
+        err = from_body(400, {"code": code, "message": "m", "path": "/p"})
+        assert isinstance(err, OSError) and (err.errno, err.filename, str(err)) == (number, "/p", "m")
 
 
 def test_fields_of_newer_servers_are_kept() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,9 @@ class SandpitError(Exception):
     says what to do about it, if that is known. ``request_id`` is in the server's audit and log.
     """
 
+    _errno: int | None = None
+    """The number of an error that is an OSError."""
+
     def __init__(
         self,
         message: str,
@@ -56,6 +60,8 @@ class SandpitError(Exception):
         path: str = "",
     ) -> None:
         super().__init__(message)
+        if isinstance(self, OSError):
+            _mark(self, self._errno, path or None)
         self.message = message
         self.code = code
         self.hint = hint
@@ -63,8 +69,26 @@ class SandpitError(Exception):
         self.status = status
         self.path = path
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # That of exceptions passes args alone. An OSError has what is not in its dict, too.
+        state = self.__dict__ | ({"errno": self.errno, "filename": self.filename} if isinstance(self, OSError) else {})
+        return _remake, (type(self), state)
+
     def __str__(self) -> str:
         return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
+
+
+def _mark(err: OSError, number: int | None, filename: str | None) -> None:
+    err.errno, err.filename = number, filename
+
+
+def _remake(kind: type[SandpitError], state: dict[str, Any]) -> SandpitError:
+    """Return a copy of an error."""
+    err = kind.__new__(kind)
+    err.args = (state["message"],)
+    for name, value in state.items():
+        setattr(err, name, value)
+    return err
 
 
 class InvalidError(SandpitError, ValueError):
@@ -140,29 +164,43 @@ class ProtocolError(SandpitError):
 class ServerTimeout(SandpitError, TimeoutError):
     """The server or the sandbox took too long."""
 
+    _errno = errno.ETIMEDOUT
+
 
 class DiskFullError(SandpitError, OSError):
     """There is no space left, in the sandbox or on the machine."""
+
+    _errno = errno.ENOSPC
 
 
 class FileMissing(SandpitError, FileNotFoundError):
     """There is no such file in the sandbox."""
 
+    _errno = errno.ENOENT
+
 
 class FileAlreadyExists(SandpitError, FileExistsError):
     """The file exists already."""
+
+    _errno = errno.EEXIST
 
 
 class IsADirectory(SandpitError, IsADirectoryError):
     """A file is needed, but this is a directory."""
 
+    _errno = errno.EISDIR
+
 
 class NotADirectory(SandpitError, NotADirectoryError):
     """A directory is needed, but this is something else; or a directory is not empty."""
 
+    _errno = errno.ENOTDIR
+
 
 class FilePermissionError(SandpitError, PermissionError):
     """The user of the sandbox may not do that with the file."""
+
+    _errno = errno.EACCES
 
 
 class CommandFailed(SandpitError):
@@ -175,6 +213,8 @@ class CommandFailed(SandpitError):
 
 class CommandTimedOut(CommandFailed, TimeoutError):
     """A command that was to be checked was killed at the end of its time."""
+
+    _errno = errno.ETIMEDOUT
 
 
 _KINDS: dict[str, type[SandpitError]] = {

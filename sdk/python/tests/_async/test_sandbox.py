@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import pytest
@@ -99,8 +100,9 @@ async def test_files_are_written_read_and_listed(server: Server) -> None:
         await sb.files.symlink("/tmp/a/link", "nowhere")
         assert await sb.files.exists("/tmp/a/link") and not await sb.files.exists("/tmp/a/nowhere")
         assert await sb.files.readlink("/tmp/a/link") == "nowhere"
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(FileNotFoundError) as missing:
             await sb.files.read_text("/tmp/none")
+        assert (missing.value.errno, missing.value.filename) == (errno.ENOENT, "/tmp/none")
         with pytest.raises(IsADirectoryError):
             await sb.files.read("/tmp/a")
         with pytest.raises(PermissionError):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import pytest
@@ -100,8 +101,9 @@ def test_files_are_written_read_and_listed(server: Server) -> None:
         sb.files.symlink("/tmp/a/link", "nowhere")
         assert sb.files.exists("/tmp/a/link") and not sb.files.exists("/tmp/a/nowhere")
         assert sb.files.readlink("/tmp/a/link") == "nowhere"
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(FileNotFoundError) as missing:
             sb.files.read_text("/tmp/none")
+        assert (missing.value.errno, missing.value.filename) == (errno.ENOENT, "/tmp/none")
         with pytest.raises(IsADirectoryError):
             sb.files.read("/tmp/a")
         with pytest.raises(PermissionError):
