@@ -30,7 +30,7 @@ HEAD = "# Made from _async by scripts/sync.py: change that.\n"
 
 def sync(text: str) -> str:
     """Return the source of the other kind."""
-    text = text.replace("AsyncGenerator[httpx.Response, None]", "Generator[httpx.Response, None, None]")
+    text = re.sub(r"AsyncGenerator\[([\w.]+), None\]", r"Generator[\1, None, None]", text)
     text = re.sub(r"Awaitable\[(\w+)\]", r"\1", text)
     text = text.replace("import AsyncGenerator, AsyncIterator, Awaitable, Callable", "import AsyncGenerator, AsyncIterator, Callable")
     text = re.sub(r"\b(async|await) +", "", text)

@@ -140,6 +140,14 @@ async def test_a_sandbox_is_found_listed_and_removed(server: Server) -> None:
         await sb.remove()
 
 
+async def test_one_name_may_stand_for_several(server: Server) -> None:
+    async with AsyncClient(**server.options()) as client:
+        with pytest.raises(SandpitError, match="no-such-secret"):
+            await AsyncSandbox.create(secrets="no-such-secret", client=client)
+        async with await AsyncSandbox.create(labels={"a": "b"}, egress="example.com", client=client) as sb:
+            assert [i.id for i in await AsyncSandbox.list(labels="a=b", states="running", client=client)] == [sb.id]
+
+
 async def test_an_error_says_what_to_do(server: Server) -> None:
     async with AsyncClient(**server.options()) as client:
         with pytest.raises(ValueError) as refused:

@@ -141,6 +141,14 @@ def test_a_sandbox_is_found_listed_and_removed(server: Server) -> None:
         sb.remove()
 
 
+def test_one_name_may_stand_for_several(server: Server) -> None:
+    with Client(**server.options()) as client:
+        with pytest.raises(SandpitError, match="no-such-secret"):
+            Sandbox.create(secrets="no-such-secret", client=client)
+        with Sandbox.create(labels={"a": "b"}, egress="example.com", client=client) as sb:
+            assert [i.id for i in Sandbox.list(labels="a=b", states="running", client=client)] == [sb.id]
+
+
 def test_an_error_says_what_to_do(server: Server) -> None:
     with Client(**server.options()) as client:
         with pytest.raises(ValueError) as refused:

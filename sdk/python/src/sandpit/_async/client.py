@@ -271,3 +271,15 @@ class AsyncClient:
     async def policy(self) -> dict[str, Any]:
         """Return the policy of the caller."""
         return dict(await self.call("GET", "/v1/policy"))
+
+
+@asynccontextmanager
+async def lent(client: AsyncClient | None, *, keep: bool = False) -> AsyncGenerator[AsyncClient, None]:
+    """Give the block the client, or one of its own. That is closed at the end, with keep only after a failure."""
+    used, done = client or AsyncClient(), False
+    try:
+        yield used
+        done = keep
+    finally:
+        if client is None and not done:
+            await undo(used.aclose, UNDO_PATIENCE)

@@ -104,10 +104,11 @@ class AsyncStdin:
         data = view(data)
         for at in range(0, max(len(data), int(close)), MAX_INPUT):
             end = at + MAX_INPUT
+            last = {"close": close and end >= len(data)}
             key, patience = {"Idempotency-Key": str(uuid.uuid4())}, Patience()
             while True:
                 try:  # the server ends it if the process reads nothing for long
-                    await self._client.call("POST", self._path, content=data[at:end], params={"close": close and end >= len(data)}, headers=key, timeout=86400.0)
+                    await self._client.call("POST", self._path, content=data[at:end], params=last, headers=key, timeout=86400.0)
                     break
                 except UnavailableError as err:
                     await patience.again(err)

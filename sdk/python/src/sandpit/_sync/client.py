@@ -272,3 +272,15 @@ class Client:
     def policy(self) -> dict[str, Any]:
         """Return the policy of the caller."""
         return dict(self.call("GET", "/v1/policy"))
+
+
+@contextmanager
+def lent(client: Client | None, *, keep: bool = False) -> Generator[Client, None, None]:
+    """Give the block the client, or one of its own. That is closed at the end, with keep only after a failure."""
+    used, done = client or Client(), False
+    try:
+        yield used
+        done = keep
+    finally:
+        if client is None and not done:
+            undo(used.close, UNDO_PATIENCE)

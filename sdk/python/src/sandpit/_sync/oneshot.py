@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import SandpitError
 from ..models import Data, Run
-from .client import Client
+from .client import Client, lent
 from .sandbox import Sandbox, Env
 
 MAX_FILES = 1000
@@ -51,62 +51,56 @@ def run(
     to return, in which ``*`` stands for any name and ``**`` for any directories; they are below ``dir``, or absolute. Files are
     returned after a failure and after a timeout, too. What ``create`` says is for the sandbox: see its create method.
     """
-    own = client is None
-    client = client or Client()
-    try:
-        with Sandbox.create(client=client, **create) as sb:
-            collect = [collect] if isinstance(collect, str) else list(collect)
-            where = posixpath.join(str(create.get("workdir") or ""), dir or "")
-            if not posixpath.isabs(where) and not all(map(posixpath.isabs, [*collect, *(files or {})])):
-                where = posixpath.join((sb.run("pwd", check=True)).stdout.rstrip("\n"), where)
-            for path, data in (files or {}).items():
-                sb.files.write(posixpath.join(where, path), data, user=user)
-            result = sb.run(cmd, input=input, env=env, dir=dir, user=user, timeout=timeout)
-            found: dict[str, bytes] = {}
-            omitted: dict[str, str] = {}
-            unmatched: list[str] = []
-            left = max_bytes
-            for pattern in collect:
-                top, below = _split(pattern, where)
-                matched = False
-                try:
-                    for f in sb.files.find(top, below, user=user):
-                        if f.type == "directory":
+    with lent(client) as used, Sandbox.create(client=used, **create) as sb:
+        collect = [collect] if isinstance(collect, str) else list(collect)
+        where = posixpath.join(str(create.get("workdir") or ""), dir or "")
+        if not posixpath.isabs(where) and not all(map(posixpath.isabs, [*collect, *(files or {})])):
+            where = posixpath.join((sb.run("pwd", check=True)).stdout.rstrip("\n"), where)
+        for path, data in (files or {}).items():
+            sb.files.write(posixpath.join(where, path), data, user=user)
+        result = sb.run(cmd, input=input, env=env, dir=dir, user=user, timeout=timeout)
+        found: dict[str, bytes] = {}
+        omitted: dict[str, str] = {}
+        unmatched: list[str] = []
+        left = max_bytes
+        for pattern in collect:
+            top, below = _split(pattern, where)
+            matched = False
+            try:
+                for f in sb.files.find(top, below, user=user):
+                    if f.type == "directory":
+                        continue
+                    matched = True
+                    path = posixpath.normpath(posixpath.join(top, f.name))
+                    if path in found or path in omitted:
+                        continue
+                    if f.type != "file":
+                        omitted[path] = f"it is a {f.type}, not a file"
+                    elif len(found) + len(omitted) >= max_files:
+                        omitted["..."] = f"there are more than {max_files} files"
+                        break
+                    elif f.size > left:
+                        omitted[path] = f"it has {f.size} bytes, and {left} of {max_bytes} are left"
+                    else:
+                        try:
+                            content = bytearray()
+                            for part in sb.files.stream(path, user=user):
+                                content += part
+                                if len(content) > left:
+                                    break
+                        except OSError as err:
+                            omitted[path] = str(err)
                             continue
-                        matched = True
-                        path = posixpath.normpath(posixpath.join(top, f.name))
-                        if path in found or path in omitted:
+                        if len(content) > left:
+                            omitted[path] = f"it grew beyond the {left} bytes that are left"
                             continue
-                        if f.type != "file":
-                            omitted[path] = f"it is a {f.type}, not a file"
-                        elif len(found) + len(omitted) >= max_files:
-                            omitted["..."] = f"there are more than {max_files} files"
-                            break
-                        elif f.size > left:
-                            omitted[path] = f"it has {f.size} bytes, and {left} of {max_bytes} are left"
-                        else:
-                            try:
-                                content = bytearray()
-                                for part in sb.files.stream(path, user=user):
-                                    content += part
-                                    if len(content) > left:
-                                        break
-                            except OSError as err:
-                                omitted[path] = str(err)
-                                continue
-                            if len(content) > left:
-                                omitted[path] = f"it grew beyond the {left} bytes that are left"
-                                continue
-                            found[path] = bytes(content)
-                            left -= len(content)
-                except FileNotFoundError:
-                    pass
-                except SandpitError as err:
-                    omitted[pattern] = str(err)
-                    continue
-                if not matched:
-                    unmatched.append(pattern)
-            return Run(result, found, omitted, tuple(unmatched))
-    finally:
-        if own:
-            client.close()
+                        found[path] = bytes(content)
+                        left -= len(content)
+            except FileNotFoundError:
+                pass
+            except SandpitError as err:
+                omitted[pattern] = str(err)
+                continue
+            if not matched:
+                unmatched.append(pattern)
+        return Run(result, found, omitted, tuple(unmatched))

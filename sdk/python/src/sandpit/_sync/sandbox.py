@@ -8,13 +8,13 @@ import json
 import uuid
 import warnings
 from collections.abc import Iterator, Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from .. import _frames
 from ..errors import CommandFailed, CommandTimedOut, InvalidError, NotFoundError, SandpitError, StateError, StreamLost
 from ..models import CodeContext, CodeRun, Data, Info, LogEntry, Output, ProcessInfo, Result, view
 from ._io import beside, pause, undo
-from .client import UNDO_PATIENCE, Client, segment
+from .client import UNDO_PATIENCE, Client, lent, segment
 from .files import Files
 from .process import Process, Stream
 
@@ -22,7 +22,8 @@ Env = Mapping[str, str]
 
 
 def _spec(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
+    """Return the fields of a request that are given."""
+    return {name: dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value for name, value in fields.items() if value is not None}
 
 
 def _all(texts: str | Iterable[str]) -> builtins.list[str]:
@@ -69,8 +70,8 @@ class Sandbox:
         life: float | None = None,
         idle: float | None = None,
         on_expiry: str | None = None,
-        egress: Sequence[str] | Mapping[str, Any] | None = None,
-        secrets: Sequence[str | Mapping[str, Any]] | None = None,
+        egress: str | Sequence[str] | Mapping[str, Any] | None = None,
+        secrets: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None,
         spec: Mapping[str, Any] | None = None,
         client: Client | None = None,
     ) -> Sandbox:
@@ -80,14 +81,16 @@ class Sandbox:
         reached, such as ``pypi.org:443``, or the egress of the API; nothing is reached by default. ``secrets`` names stored
         secrets. ``spec`` has further fields of the API's Spec. Without a client, one is made and closed with the sandbox.
         """
+        if isinstance(secrets, (str, Mapping)):
+            secrets = [secrets]
         rules = egress if egress is None or isinstance(egress, Mapping) else {"allow": _all(egress)}
         body = _spec(
             image=image,
             name=name,
-            env=None if env is None else dict(env),
+            env=env,
             user=user,
             workdir=workdir,
-            labels=None if labels is None else dict(labels),
+            labels=labels,
             limits=_spec(memory=memory, cpus=cpus, disk=disk, life=life) or None,
             idle=idle,
             on_expiry=on_expiry,
@@ -95,49 +98,33 @@ class Sandbox:
             secrets=None if secrets is None else [{"name": s} if isinstance(s, str) else dict(s) for s in secrets],
         )
         body.update(spec or {})
-        own = client is None
-        client = client or Client()
+        with lent(client, keep=True) as used:
 
-        def remove(made: Any) -> None:
-            client.call("DELETE", f"/v1/sandboxes/{segment(made['id'])}", timeout=UNDO_PATIENCE)
+            def remove(made: Any) -> None:
+                used.call("DELETE", f"/v1/sandboxes/{segment(made['id'])}", timeout=UNDO_PATIENCE)
 
-        try:
-            return cls(client, Info.read(client.call("POST", "/v1/sandboxes", json=body, once=True, cancelled=remove)), owns_client=own)
-        except BaseException:
-            if own:
-                undo(client.close, UNDO_PATIENCE)
-            raise
+            info = Info.read(used.call("POST", "/v1/sandboxes", json=body, once=True, cancelled=remove))
+            return cls(used, info, owns_client=client is None)
 
     @classmethod
     def get(cls, name: str, *, client: Client | None = None) -> Sandbox:
         """Return a sandbox that exists, by its name or id."""
-        own = client is None
-        client = client or Client()
-        try:
-            return cls(client, Info.read(client.call("GET", f"/v1/sandboxes/{segment(name)}")), owns_client=own)
-        except BaseException:
-            if own:
-                client.close()
-            raise
+        with lent(client, keep=True) as used:
+            return cls(used, Info.read(used.call("GET", f"/v1/sandboxes/{segment(name)}")), owns_client=client is None)
 
     @classmethod
     def list(
         cls,
         *,
-        labels: Mapping[str, str] | Sequence[str] | None = None,
-        states: Sequence[str] | None = None,
+        labels: Mapping[str, str] | str | Sequence[str] | None = None,
+        states: str | Sequence[str] | None = None,
         client: Client | None = None,
     ) -> builtins.list[Info]:
         """Return the sandboxes of the caller that have all these labels and one of these states, the oldest first."""
         chosen = [f"{k}={v}" for k, v in labels.items()] if isinstance(labels, Mapping) else _all(labels or [])
-        own = client is None
-        client = client or Client()
-        try:
+        with lent(client) as used:
             params = {"label": chosen or None, "state": _all(states or []) or None}
-            return [Info.read(s) for s in client.pages("/v1/sandboxes", "sandboxes", params)]
-        finally:
-            if own:
-                client.close()
+            return [Info.read(s) for s in used.pages("/v1/sandboxes", "sandboxes", params)]
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}>"
@@ -209,7 +196,7 @@ class Sandbox:
         data = view(input or b"")
         body = _command(
             cmd,
-            env=None if env is None else dict(env),
+            env=env,
             dir=dir,
             user=user,
             timeout=timeout,
@@ -288,7 +275,7 @@ class Sandbox:
         """Start a process in the background. ``terminal`` gives it one, of so many rows and columns."""
         body = _command(
             cmd,
-            env=None if env is None else dict(env),
+            env=env,
             dir=dir,
             user=user,
             timeout=timeout,
@@ -325,7 +312,7 @@ class Sandbox:
             code=code,
             language=language,
             context=context.id if isinstance(context, CodeContext) else context,
-            env=None if env is None else dict(env),
+            env=env,
             timeout=timeout,
         )
         # Without a timeout the code may take as long as it likes.
@@ -333,7 +320,7 @@ class Sandbox:
 
     def create_context(self, *, language: str | None = None, id: str | None = None, dir: str | None = None, env: Env | None = None) -> CodeContext:
         """Create an interpreter beside the default one, with a state of its own."""
-        body = _spec(language=language, id=id, dir=dir, env=None if env is None else dict(env))
+        body = _spec(language=language, id=id, dir=dir, env=env)
         return CodeContext.read(self._client.call("POST", f"{self._path}/contexts", json=body, once=True))
 
     def contexts(self) -> builtins.list[CodeContext]:
