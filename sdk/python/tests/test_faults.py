@@ -242,6 +242,19 @@ async def test_what_a_program_raises_is_not_hidden(running: Server) -> None:
     await client.aclose()
 
 
+def test_a_run_of_code_is_interrupted(running: Server) -> None:
+    with Client(f"unix://{running.home}/data/server.sock") as client, Sandbox.create(client=client) as sb, ThreadPoolExecutor() as pool:
+        context = sb.create_context()
+        run = pool.submit(sb.run_code, "x = 1\nwhile True: pass", context=context, timeout=60)
+        while not [c for c in sb.contexts() if c.id == context.id and c.busy] and not run.done():
+            time.sleep(0.01)
+        while not run.done():  # it may not have begun when it counts as busy
+            sb.interrupt_context(context)
+            time.sleep(0.1)
+        error = run.result().error
+        assert error is not None and error.name == "KeyboardInterrupt"
+
+
 def test_long_data_is_sent_in_pieces(running: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[int] = []
     real = socket.socket.send

@@ -12,7 +12,7 @@ import stat
 
 import pytest
 
-from sandpit import CommandFailed, ForbiddenError, InvalidError, RateLimitedError, SandpitError, UnavailableError, _config, _frames, errors
+from sandpit import CodeFailed, CodeRun, CommandFailed, ForbiddenError, InvalidError, RateLimitedError, SandpitError, UnavailableError, _config, _frames, errors
 from sandpit._sync.client import segment
 from sandpit.errors import from_body
 from sandpit.models import Info, Result
@@ -67,6 +67,8 @@ def test_every_error_survives_pickle_and_copy() -> None:
     for kind in kinds:
         if issubclass(kind, CommandFailed):
             err = kind("m", Result.read({"exit_code": 3}, b"out"))
+        elif issubclass(kind, CodeFailed):
+            err = kind("m", CodeRun.read({"error": {"name": "n", "value": "v", "traceback": "t"}}))
         else:
             err = kind("m", code="c", hint="h", request_id="r", status=400, path="/p")
         if isinstance(err, RateLimitedError):

@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .models import Result
+    from .models import CodeRun, Result
 
 __all__ = [
     "AlreadyExistsError",
     "AuthenticationError",
     "BusyError",
     "ClosedError",
+    "CodeFailed",
+    "CodeTimedOut",
     "CommandFailed",
     "CommandTimedOut",
     "DiskFullError",
@@ -213,6 +215,20 @@ class CommandFailed(SandpitError):
 
 class CommandTimedOut(CommandFailed, TimeoutError):
     """A command that was to be checked was killed at the end of its time."""
+
+    _errno = errno.ETIMEDOUT
+
+
+class CodeFailed(SandpitError):
+    """A run of code that was to be checked has failed. ``result`` has its output."""
+
+    def __init__(self, message: str, result: CodeRun) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class CodeTimedOut(CodeFailed, TimeoutError):
+    """A run of code that was to be checked was ended at the end of its time."""
 
     _errno = errno.ETIMEDOUT
 

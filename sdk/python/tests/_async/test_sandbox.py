@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from sandpit import AsyncClient, AsyncSandbox, CommandFailed, CommandTimedOut, NotFoundError, SandpitError
+from sandpit import AsyncClient, AsyncSandbox, CodeFailed, CommandFailed, CommandTimedOut, NotFoundError, SandpitError
 
 from ..conftest import Server
 
@@ -117,6 +117,11 @@ async def test_code_keeps_its_state(server: Server) -> None:
         assert (await sb.run_code("x * 2")).text == "40"
         failed = await sb.run_code("1/0")
         assert failed.error is not None and failed.error.name == "ZeroDivisionError" and not failed.ok
+        with pytest.raises(CodeFailed, match="ZeroDivisionError") as raised:
+            await sb.run_code("print('before'); 1/0", check=True)
+        assert raised.value.result.stdout == "before\n"
+        with pytest.raises(TimeoutError):
+            await sb.run_code("import time\ntime.sleep(1000)", timeout=0.3, check=True)
         failed = await sb.run_code("exit 3", language="bash")
         assert (failed.exit_code, failed.error, failed.ok) == (3, None, False)
         ended = await sb.run_code("import os; os._exit(4)")
@@ -124,6 +129,11 @@ async def test_code_keeps_its_state(server: Server) -> None:
         other = await sb.create_context(language="python", dir="/tmp")
         assert (await sb.run_code("x", context=other)).error is not None
         assert (await sb.run_code("import time\ntime.sleep(1000)", context=other, timeout=0.3)).timed_out
+        await sb.run_code("y = 1", context=other)
+        await sb.interrupt_context(other)
+        assert (await sb.run_code("y", context=other)).text == "1"
+        await sb.restart_context(other.id)
+        assert (await sb.run_code("y", context=other)).error is not None
         await sb.remove_context(other)
         assert other.id not in [c.id for c in await sb.contexts()]
 

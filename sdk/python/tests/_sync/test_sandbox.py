@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from sandpit import Client, Sandbox, CommandFailed, CommandTimedOut, NotFoundError, SandpitError
+from sandpit import Client, Sandbox, CodeFailed, CommandFailed, CommandTimedOut, NotFoundError, SandpitError
 
 from ..conftest import Server
 
@@ -118,6 +118,11 @@ def test_code_keeps_its_state(server: Server) -> None:
         assert (sb.run_code("x * 2")).text == "40"
         failed = sb.run_code("1/0")
         assert failed.error is not None and failed.error.name == "ZeroDivisionError" and not failed.ok
+        with pytest.raises(CodeFailed, match="ZeroDivisionError") as raised:
+            sb.run_code("print('before'); 1/0", check=True)
+        assert raised.value.result.stdout == "before\n"
+        with pytest.raises(TimeoutError):
+            sb.run_code("import time\ntime.sleep(1000)", timeout=0.3, check=True)
         failed = sb.run_code("exit 3", language="bash")
         assert (failed.exit_code, failed.error, failed.ok) == (3, None, False)
         ended = sb.run_code("import os; os._exit(4)")
@@ -125,6 +130,11 @@ def test_code_keeps_its_state(server: Server) -> None:
         other = sb.create_context(language="python", dir="/tmp")
         assert (sb.run_code("x", context=other)).error is not None
         assert (sb.run_code("import time\ntime.sleep(1000)", context=other, timeout=0.3)).timed_out
+        sb.run_code("y = 1", context=other)
+        sb.interrupt_context(other)
+        assert (sb.run_code("y", context=other)).text == "1"
+        sb.restart_context(other.id)
+        assert (sb.run_code("y", context=other)).error is not None
         sb.remove_context(other)
         assert other.id not in [c.id for c in sb.contexts()]
 

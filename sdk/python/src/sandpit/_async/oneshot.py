@@ -39,6 +39,7 @@ async def async_run(
     dir: str | None = None,
     user: str | None = None,
     timeout: float | None = None,
+    check: bool = False,
     max_files: int = MAX_FILES,
     max_bytes: int = MAX_BYTES,
     client: AsyncClient | None = None,
@@ -48,7 +49,7 @@ async def async_run(
 
     ``files`` has the content of files to write before, by their paths in the sandbox. ``collect`` has the patterns of files
     to return, in which ``*`` stands for any name and ``**`` for any directories; they are below ``dir``, or absolute. Files are
-    returned after a failure and after a timeout, too. What ``create`` says is for the sandbox: see its create method.
+    returned after a failure and after a timeout, too. With ``check`` a failure raises CommandFailed instead. What ``create`` says is for the sandbox: see its create method.
     """
     async with lent(client) as used, await AsyncSandbox.create(client=used, **create) as sb:
         collect = [collect] if isinstance(collect, str) else list(collect)
@@ -57,7 +58,7 @@ async def async_run(
             where = posixpath.join((await sb.run("pwd", check=True)).stdout.rstrip("\n"), where)
         for path, data in (files or {}).items():
             await sb.files.write(posixpath.join(where, path), data, user=user)
-        result = await sb.run(cmd, input=input, env=env, dir=dir, user=user, timeout=timeout)
+        result = await sb.run(cmd, input=input, env=env, dir=dir, user=user, timeout=timeout, check=check)
         found: dict[str, bytes] = {}
         omitted: dict[str, str] = {}
         unmatched: list[str] = []

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from .. import _frames
-from ..errors import CommandFailed, CommandTimedOut, InvalidError, NotFoundError, SandpitError, StateError, StreamLost
+from ..errors import CodeFailed, CodeTimedOut, CommandFailed, CommandTimedOut, InvalidError, NotFoundError, SandpitError, StateError, StreamLost
 from ..models import CodeContext, CodeRun, Data, Info, LogEntry, Output, ProcessInfo, Result, view
 from ._io import beside, pause, undo
 from .client import UNDO_PATIENCE, AsyncClient, lent, segment
@@ -305,8 +305,12 @@ class AsyncSandbox:
         context: CodeContext | str | None = None,
         env: Env | None = None,
         timeout: float | None = None,
+        check: bool = False,
     ) -> CodeRun:
-        """Run code that keeps its state, in a context, or in the default one of the language (Python)."""
+        """Run code that keeps its state, in a context, or in the default one of the language (Python).
+
+        With ``check`` a failure raises CodeFailed, a timeout CodeTimedOut, which is a TimeoutError.
+        """
         body = _spec(
             code=code,
             language=language,
@@ -315,7 +319,13 @@ class AsyncSandbox:
             timeout=timeout,
         )
         # Without a timeout the code may take as long as it likes.
-        return CodeRun.read(await self._client.call("POST", f"{self._path}/code", json=body, timeout=86400.0))
+        result = CodeRun.read(await self._client.call("POST", f"{self._path}/code", json=body, timeout=86400.0))
+        if check and result.timed_out:
+            raise CodeTimedOut(f"the code was ended after {timeout} seconds", result)
+        if check and not result.ok:
+            why = f"{result.error.name}: {result.error.value}" if result.error else result.interpreter_end or f"exit code {result.exit_code}"
+            raise CodeFailed(f"the code failed: {why}", result)
+        return result
 
     async def create_context(self, *, language: str | None = None, id: str | None = None, dir: str | None = None, env: Env | None = None) -> CodeContext:
         """Create an interpreter beside the default one, with a state of its own."""
@@ -328,8 +338,18 @@ class AsyncSandbox:
 
     async def remove_context(self, context: CodeContext | str) -> None:
         """Remove a context, and kill what runs in it."""
-        id = context.id if isinstance(context, CodeContext) else context
-        await self._client.call("DELETE", f"{self._path}/contexts/{segment(id)}")
+        await self._client.call("DELETE", self._context(context))
+
+    async def restart_context(self, context: CodeContext | str) -> None:
+        """Kill the interpreter of a context. The next run starts a new one, without the state."""
+        await self._client.call("POST", f"{self._context(context)}/restart", once=True)
+
+    async def interrupt_context(self, context: CodeContext | str) -> None:
+        """Interrupt the present run of a context, as ^C does. The state is kept. Without a run it does nothing."""
+        await self._client.call("POST", f"{self._context(context)}/interrupt", once=True)
+
+    def _context(self, context: CodeContext | str) -> str:
+        return f"{self._path}/contexts/{segment(context.id if isinstance(context, CodeContext) else context)}"
 
     async def pause(self) -> Info:
         """Freeze all processes. A request to the sandbox, or resume, makes them go on."""

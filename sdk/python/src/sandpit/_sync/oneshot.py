@@ -40,6 +40,7 @@ def run(
     dir: str | None = None,
     user: str | None = None,
     timeout: float | None = None,
+    check: bool = False,
     max_files: int = MAX_FILES,
     max_bytes: int = MAX_BYTES,
     client: Client | None = None,
@@ -49,7 +50,7 @@ def run(
 
     ``files`` has the content of files to write before, by their paths in the sandbox. ``collect`` has the patterns of files
     to return, in which ``*`` stands for any name and ``**`` for any directories; they are below ``dir``, or absolute. Files are
-    returned after a failure and after a timeout, too. What ``create`` says is for the sandbox: see its create method.
+    returned after a failure and after a timeout, too. With ``check`` a failure raises CommandFailed instead. What ``create`` says is for the sandbox: see its create method.
     """
     with lent(client) as used, Sandbox.create(client=used, **create) as sb:
         collect = [collect] if isinstance(collect, str) else list(collect)
@@ -58,7 +59,7 @@ def run(
             where = posixpath.join((sb.run("pwd", check=True)).stdout.rstrip("\n"), where)
         for path, data in (files or {}).items():
             sb.files.write(posixpath.join(where, path), data, user=user)
-        result = sb.run(cmd, input=input, env=env, dir=dir, user=user, timeout=timeout)
+        result = sb.run(cmd, input=input, env=env, dir=dir, user=user, timeout=timeout, check=check)
         found: dict[str, bytes] = {}
         omitted: dict[str, str] = {}
         unmatched: list[str] = []

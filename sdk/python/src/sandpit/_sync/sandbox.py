@@ -11,7 +11,7 @@ from collections.abc import Iterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from .. import _frames
-from ..errors import CommandFailed, CommandTimedOut, InvalidError, NotFoundError, SandpitError, StateError, StreamLost
+from ..errors import CodeFailed, CodeTimedOut, CommandFailed, CommandTimedOut, InvalidError, NotFoundError, SandpitError, StateError, StreamLost
 from ..models import CodeContext, CodeRun, Data, Info, LogEntry, Output, ProcessInfo, Result, view
 from ._io import beside, pause, undo
 from .client import UNDO_PATIENCE, Client, lent, segment
@@ -306,8 +306,12 @@ class Sandbox:
         context: CodeContext | str | None = None,
         env: Env | None = None,
         timeout: float | None = None,
+        check: bool = False,
     ) -> CodeRun:
-        """Run code that keeps its state, in a context, or in the default one of the language (Python)."""
+        """Run code that keeps its state, in a context, or in the default one of the language (Python).
+
+        With ``check`` a failure raises CodeFailed, a timeout CodeTimedOut, which is a TimeoutError.
+        """
         body = _spec(
             code=code,
             language=language,
@@ -316,7 +320,13 @@ class Sandbox:
             timeout=timeout,
         )
         # Without a timeout the code may take as long as it likes.
-        return CodeRun.read(self._client.call("POST", f"{self._path}/code", json=body, timeout=86400.0))
+        result = CodeRun.read(self._client.call("POST", f"{self._path}/code", json=body, timeout=86400.0))
+        if check and result.timed_out:
+            raise CodeTimedOut(f"the code was ended after {timeout} seconds", result)
+        if check and not result.ok:
+            why = f"{result.error.name}: {result.error.value}" if result.error else result.interpreter_end or f"exit code {result.exit_code}"
+            raise CodeFailed(f"the code failed: {why}", result)
+        return result
 
     def create_context(self, *, language: str | None = None, id: str | None = None, dir: str | None = None, env: Env | None = None) -> CodeContext:
         """Create an interpreter beside the default one, with a state of its own."""
@@ -329,8 +339,18 @@ class Sandbox:
 
     def remove_context(self, context: CodeContext | str) -> None:
         """Remove a context, and kill what runs in it."""
-        id = context.id if isinstance(context, CodeContext) else context
-        self._client.call("DELETE", f"{self._path}/contexts/{segment(id)}")
+        self._client.call("DELETE", self._context(context))
+
+    def restart_context(self, context: CodeContext | str) -> None:
+        """Kill the interpreter of a context. The next run starts a new one, without the state."""
+        self._client.call("POST", f"{self._context(context)}/restart", once=True)
+
+    def interrupt_context(self, context: CodeContext | str) -> None:
+        """Interrupt the present run of a context, as ^C does. The state is kept. Without a run it does nothing."""
+        self._client.call("POST", f"{self._context(context)}/interrupt", once=True)
+
+    def _context(self, context: CodeContext | str) -> str:
+        return f"{self._path}/contexts/{segment(context.id if isinstance(context, CodeContext) else context)}"
 
     def pause(self) -> Info:
         """Freeze all processes. A request to the sandbox, or resume, makes them go on."""
