@@ -62,6 +62,7 @@ class Restartable:
 
     home: pathlib.Path
     server: subprocess.Popen[bytes] | None = None
+    tcp: str = ""
 
     @property
     def address(self) -> str:
@@ -70,7 +71,7 @@ class Restartable:
     def start(self) -> None:
         (self.home / "server.yaml").write_text('listen: ["127.0.0.1:0"]\n')
         env = {k: v for k, v in os.environ.items() if not k.startswith("SANDPIT_")} | {"SANDPIT_HOME": str(self.home / "data")}
-        self.server, _ = start(self.home, env)
+        self.server, self.tcp = start(self.home, env)
 
     def stop(self) -> None:
         if self.server is not None:

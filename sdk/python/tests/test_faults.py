@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sandpit import AsyncClient, AsyncProcess, AsyncSandbox, Client, Sandbox, UnavailableError
+from sandpit import AsyncClient, AsyncProcess, AsyncSandbox, Client, ClosedError, Sandbox, UnavailableError
 from sandpit._async import client as patience
 
 from .conftest import Restartable, Server
@@ -253,6 +253,26 @@ def test_a_run_of_code_is_interrupted(running: Server) -> None:
             time.sleep(0.1)
         error = run.result().error
         assert error is not None and error.name == "KeyboardInterrupt"
+
+
+def test_a_removed_sandbox_says_so(running: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SANDPIT_SERVER", f"unix://{running.home}/data/server.sock")
+    with Sandbox.create() as sb:
+        sb.remove()
+        with pytest.raises(ClosedError, match=f"sandbox {sb.id} was removed"):
+            sb.run("true")
+    with Sandbox.create() as sb:
+        other = Sandbox.get(sb.id)
+        other.close()
+        with pytest.raises(ClosedError, match="the client was closed"):
+            other.run("true")
+
+
+def test_a_wrong_scheme_is_named(running: Server, restartable: Restartable) -> None:
+    with Client(running.address.replace("https", "http"), running.key) as client, pytest.raises(UnavailableError, match=r"speaks TLS only\nhint: write https"):
+        client.version()
+    with Client(restartable.tcp, "sp_key") as client, pytest.raises(UnavailableError, match=r"does not speak TLS\nhint: write http:"):
+        client.version()
 
 
 def test_long_data_is_sent_in_pieces(running: Server, monkeypatch: pytest.MonkeyPatch) -> None:

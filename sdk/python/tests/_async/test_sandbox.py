@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import pathlib
 
 import pytest
 
-from sandpit import AsyncClient, AsyncSandbox, CodeFailed, CommandFailed, CommandTimedOut, NotFoundError, SandpitError
+from sandpit import AsyncClient, AsyncSandbox, CodeFailed, CommandFailed, CommandTimedOut, InvalidError, NotFoundError, SandpitError
 
 from ..conftest import Server
 
@@ -156,6 +157,23 @@ async def test_one_name_may_stand_for_several(server: Server) -> None:
             await AsyncSandbox.create(secrets="no-such-secret", client=client)
         async with await AsyncSandbox.create(labels={"a": "b"}, egress="example.com", client=client) as sb:
             assert [i.id for i in await AsyncSandbox.list(labels="a=b", states="running", client=client)] == [sb.id]
+
+
+async def test_odd_arguments_are_refused(server: Server) -> None:
+    async with AsyncClient(**server.options()) as client, await AsyncSandbox.create(client=client) as sb:
+        assert (await sb.run([pathlib.PurePosixPath("/bin/echo"), "a"], dir=pathlib.PurePosixPath("/tmp"))).stdout == "a\n"
+        for cmd in (None, b"true", 3, ["echo", 3], ["echo", None]):
+            with pytest.raises(InvalidError, match="command"):
+                await sb.run(cmd)
+        for seconds in (float("nan"), float("inf")):
+            with pytest.raises(InvalidError, match="timeout is"):
+                await sb.run("true", timeout=seconds)
+        with pytest.raises(InvalidError, match="life is nan"):
+            await sb.extend(float("nan"))
+        with pytest.raises(InvalidError, match="timeout is nan"):
+            await (await sb.start("true")).wait(timeout=float("nan"))
+        with pytest.raises(InvalidError, match="not of the right type"):
+            await sb.run("true", env={"A": b"b"})
 
 
 async def test_an_error_says_what_to_do(server: Server) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import errno
 import os
+import pathlib
 
 import pytest
 
-from sandpit import Client, Sandbox, CodeFailed, CommandFailed, CommandTimedOut, NotFoundError, SandpitError
+from sandpit import Client, Sandbox, CodeFailed, CommandFailed, CommandTimedOut, InvalidError, NotFoundError, SandpitError
 
 from ..conftest import Server
 
@@ -157,6 +158,23 @@ def test_one_name_may_stand_for_several(server: Server) -> None:
             Sandbox.create(secrets="no-such-secret", client=client)
         with Sandbox.create(labels={"a": "b"}, egress="example.com", client=client) as sb:
             assert [i.id for i in Sandbox.list(labels="a=b", states="running", client=client)] == [sb.id]
+
+
+def test_odd_arguments_are_refused(server: Server) -> None:
+    with Client(**server.options()) as client, Sandbox.create(client=client) as sb:
+        assert (sb.run([pathlib.PurePosixPath("/bin/echo"), "a"], dir=pathlib.PurePosixPath("/tmp"))).stdout == "a\n"
+        for cmd in (None, b"true", 3, ["echo", 3], ["echo", None]):
+            with pytest.raises(InvalidError, match="command"):
+                sb.run(cmd)
+        for seconds in (float("nan"), float("inf")):
+            with pytest.raises(InvalidError, match="timeout is"):
+                sb.run("true", timeout=seconds)
+        with pytest.raises(InvalidError, match="life is nan"):
+            sb.extend(float("nan"))
+        with pytest.raises(InvalidError, match="timeout is nan"):
+            (sb.start("true")).wait(timeout=float("nan"))
+        with pytest.raises(InvalidError, match="not of the right type"):
+            sb.run("true", env={"A": b"b"})
 
 
 def test_an_error_says_what_to_do(server: Server) -> None:

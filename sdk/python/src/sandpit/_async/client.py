@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -83,6 +84,7 @@ class AsyncClient:
 
     def __init__(self, server: str | None = None, key: str | None = None, *, namespace: str | None = None, verify: Any = True) -> None:
         self.endpoint = _config.find(server, key, namespace)
+        self._closed = ""
         headers = {"User-Agent": f"sandpit-python/{__version__}"}
         if self.endpoint.key:
             headers["Authorization"] = f"Bearer {self.endpoint.key}"
@@ -109,12 +111,16 @@ class AsyncClient:
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
 
-    async def aclose(self) -> None:
-        """Close the connections. Sandboxes stay."""
+    async def aclose(self, why: str = "the client was closed") -> None:
+        """Close the connections. Sandboxes stay. Later calls raise ClosedError, which says why."""
+        if not self._http.is_closed:
+            self._closed = why
         await self._http.aclose()
 
     def _failed(self, err: httpx.HTTPError) -> SandpitError:
         what = str(err) or type(err).__name__
+        if self.endpoint.url.startswith("https://") and re.search("WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE", what):
+            return UnavailableError(f"the server {self.endpoint.shown} does not speak TLS", hint="write http:// instead of https://")
         if isinstance(err, httpx.ReadTimeout):
             return ServerTimeout(f"the server {self.endpoint.shown} did not answer in time")
         return UnavailableError(f"the server {self.endpoint.shown} can't be reached: {what}", hint="is it running?")
@@ -137,7 +143,7 @@ class AsyncClient:
         twice: a read, a removal, or one with an Idempotency-Key.
         """
         if self._http.is_closed:
-            raise ClosedError("the client was closed", hint="make another one")
+            raise ClosedError(self._closed, hint="make another one")
         query = {k: "true" if v is True else v for k, v in (params or {}).items() if v is not None and v is not False}
         if query:  # paths are bytes: what is not UTF-8 is in surrogates, as in os.fsdecode
             path += "?" + urlencode(query, doseq=True, quote_via=quote, errors="surrogateescape")
@@ -148,7 +154,10 @@ class AsyncClient:
             body = _Pieces(content)
         else:
             body = content
-        request = self._http.build_request(method, path, json=json, content=body, headers=headers)
+        try:
+            request = self._http.build_request(method, path, json=json, content=body, headers=headers)
+        except (TypeError, ValueError) as err:  # of the encoder of JSON
+            raise InvalidError(f"an argument is not of the right type: {err}") from err
         if timeout is not None:
             request.extensions["timeout"] = httpx.Timeout(timeout, connect=10.0).as_dict()
         safe = again and (method in ("GET", "DELETE") or "Idempotency-Key" in request.headers)
@@ -175,11 +184,14 @@ class AsyncClient:
             await pause(refused.retry_after)
 
     async def _refusal(self, answer: httpx.Response) -> SandpitError:
+        said = b""
         try:
-            await answer.aread()
+            said = await answer.aread()
             body = cast("dict[str, Any]", answer.json())
         except (httpx.HTTPError, ValueError):
             body = {}
+        if answer.status_code == 400 and b"HTTP request to an HTTPS server" in said:
+            return UnavailableError(f"the server {self.endpoint.shown} speaks TLS only", hint="write https:// instead of http://", status=400)
         if not isinstance(body, dict) or "code" not in body:  # pyright: ignore[reportUnnecessaryIsInstance]
             return UnavailableError(
                 f"{self.endpoint.shown} answered with status {answer.status_code}, but not as a server of Sandpit",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal as signals
 import time
 import uuid
@@ -12,7 +13,7 @@ from typing import Any
 import httpx
 
 from .. import _frames
-from ..errors import NotFoundError, SandpitError, ServerTimeout, StreamLost, UnavailableError, from_body
+from ..errors import InvalidError, NotFoundError, SandpitError, ServerTimeout, StreamLost, UnavailableError, from_body
 from ..models import Data, Output, ProcessInfo, Result, view
 from .client import AsyncClient, Patience, segment
 
@@ -172,6 +173,8 @@ class AsyncProcess:
 
     async def wait(self, timeout: float | None = None) -> Result:
         """Wait until it has ended. After timeout seconds that raises TimeoutError; the process goes on, and can be waited for again."""
+        if timeout is not None and math.isnan(timeout):
+            raise InvalidError("timeout is nan: pass a number, or None")
         until = None if timeout is None else time.monotonic() + timeout
         patience = Patience()
         while True:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import json
+import math
+import os
 import uuid
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -19,10 +21,22 @@ from .process import AsyncProcess, Stream
 
 Env = Mapping[str, str]
 
+Command = str | Sequence[str | os.PathLike[str]]
+"""A script of the shell, or a program with its arguments."""
+
 
 def _spec(**fields: Any) -> dict[str, Any]:
     """Return the fields of a request that are given."""
-    return {name: dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value for name, value in fields.items() if value is not None}
+    return {name: _plain(name, value) for name, value in fields.items() if value is not None}
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return a value as one of JSON."""
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[str, Any]", value))
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidError(f"{name} is {value}: pass a finite number, or None")
+    return os.fspath(value) if isinstance(value, os.PathLike) else value  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
 def _all(texts: str | Iterable[str]) -> builtins.list[str]:
@@ -30,11 +44,16 @@ def _all(texts: str | Iterable[str]) -> builtins.list[str]:
     return [texts] if isinstance(texts, str) else [*texts]
 
 
-def _command(cmd: str | Sequence[str], **fields: Any) -> dict[str, Any]:
-    if isinstance(cmd, (bytes, bytearray, memoryview)):
-        raise InvalidError("a command is a text, or a sequence of texts; not bytes")
-    what: dict[str, Any] = {"script": cmd} if isinstance(cmd, str) else {"argv": list(cmd)}
-    return {**what, **_spec(**fields)}
+def _command(cmd: Command, **fields: Any) -> dict[str, Any]:
+    if isinstance(cmd, str):
+        return {"script": cmd, **_spec(**fields)}
+    if isinstance(cmd, (bytes, bytearray, memoryview)) or not isinstance(cmd, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidError(f"a command is a script as a text, or a sequence of a program and its arguments; not a {type(cmd).__name__}")
+    argv = [os.fspath(a) if isinstance(a, os.PathLike) else a for a in cmd]
+    for at, argument in enumerate(argv):
+        if not isinstance(argument, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidError(f"argument {at} of the command is {argument!r}: pass a text or a path")
+    return {"argv": argv, **_spec(**fields)}
 
 
 class AsyncSandbox:
@@ -163,7 +182,7 @@ class AsyncSandbox:
             self._removed = True
         finally:
             if self._owns:
-                await self._client.aclose()
+                await self._client.aclose(f"sandbox {self.id} was removed" if self._removed else "the client was closed")
 
     async def aclose(self) -> None:
         """Close the connections. The sandbox stays."""
@@ -172,7 +191,7 @@ class AsyncSandbox:
 
     async def run(
         self,
-        cmd: str | Sequence[str],
+        cmd: Command,
         *,
         input: Data | None = None,
         env: Env | None = None,
@@ -251,7 +270,7 @@ class AsyncSandbox:
             raise StreamLost("the stream of the command has ended without its result")
         result = Result.read(stream.result, bytes(out), bytes(err), lost)
         if check and not result.ok:
-            what = cmd if isinstance(cmd, str) else " ".join(cmd)
+            what = cmd if isinstance(cmd, str) else " ".join(map(str, cmd))
             if result.lost_bytes and not result.exit_code:
                 raise CommandFailed(f"{what!r} has succeeded, but {result.lost_bytes} bytes of its output were lost", result)
             if result.timed_out:
@@ -261,7 +280,7 @@ class AsyncSandbox:
 
     async def start(
         self,
-        cmd: str | Sequence[str],
+        cmd: Command,
         *,
         stdin: bool = False,
         terminal: tuple[int, int] | None = None,
@@ -373,7 +392,7 @@ class AsyncSandbox:
 
     async def extend(self, life: float) -> Info:
         """Set how many seconds it lives from now on."""
-        self.info = Info.read(await self._client.call("PUT", f"{self._path}/lifetime", json={"life": life}))
+        self.info = Info.read(await self._client.call("PUT", f"{self._path}/lifetime", json=_spec(life=life)))
         return self.info
 
     async def metrics(self) -> dict[str, Any]:

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import SandpitError
 from ..models import Data, Run
 from .client import Client, lent
-from .sandbox import Sandbox, Env
+from .sandbox import Sandbox, Command, Env
 
 MAX_FILES = 1000
 """How many files a run returns by default."""
@@ -31,7 +31,7 @@ def _split(pattern: str, dir: str) -> tuple[str, str]:
 
 
 def run(
-    cmd: str | Sequence[str],
+    cmd: Command,
     *,
     files: Mapping[str, Data] | None = None,
     collect: Iterable[str] = (),
@@ -50,7 +50,8 @@ def run(
 
     ``files`` has the content of files to write before, by their paths in the sandbox. ``collect`` has the patterns of files
     to return, in which ``*`` stands for any name and ``**`` for any directories; they are below ``dir``, or absolute. Files are
-    returned after a failure and after a timeout, too. With ``check`` a failure raises CommandFailed instead. What ``create`` says is for the sandbox: see its create method.
+    returned after a failure and after a timeout, too. With ``check`` a failure raises CommandFailed instead. What ``create``
+    says is for the sandbox: see its create method.
     """
     with lent(client) as used, Sandbox.create(client=used, **create) as sb:
         collect = [collect] if isinstance(collect, str) else list(collect)
