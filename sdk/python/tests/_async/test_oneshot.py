@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from sandpit import AsyncClient, AsyncSandbox, InvalidError, Run, SandpitError, async_run
+from sandpit import AsyncClient, AsyncSandbox, CommandFailed, InvalidError, Run, SandpitError, async_run
 from sandpit.models import Result
 
 from ..conftest import Server
@@ -29,6 +29,25 @@ async def test_files_go_in_and_come_out(server: Server, tmp_path: pathlib.Path) 
         assert await AsyncSandbox.list(client=client) == []
         assert len(got.save(tmp_path / "new")) == 3
         assert (tmp_path / "new" / "tmp" / "b").read_bytes() == b"\xff"
+
+
+async def test_what_is_collected_may_be_at_home(server: Server) -> None:
+    async with AsyncClient(**server.options()) as client:
+        got = await async_run(
+            "mkdir ~/d; echo 1 >~/d/a; cat ~/in",
+            files={"~/in": "hi"},
+            collect=["~/*", "~/d/**"],
+            dir="/tmp",
+            user="nobody",
+            env={"HOME": "/tmp/home"},
+            client=client,
+        )
+        assert got.stdout == "hi" and got.files == {"/tmp/home/in": b"hi", "/tmp/home/d/a": b"1\n"}
+        assert got.omitted == {"/tmp/home/d": "it is a directory, not a file"} and not got.unmatched
+        got = await async_run("echo 1 >~/a", collect=["~/a"], client=client)
+        assert list(got.files.values()) == [b"1\n"]
+        with pytest.raises(CommandFailed, match="exit code 1"):
+            await async_run("false", check=True, client=client)
 
 
 async def test_files_come_out_after_a_timeout_too(server: Server) -> None:

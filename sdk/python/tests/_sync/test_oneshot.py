@@ -8,7 +8,7 @@ import pathlib
 
 import pytest
 
-from sandpit import Client, Sandbox, InvalidError, Run, SandpitError, run
+from sandpit import Client, Sandbox, CommandFailed, InvalidError, Run, SandpitError, run
 from sandpit.models import Result
 
 from ..conftest import Server
@@ -30,6 +30,25 @@ def test_files_go_in_and_come_out(server: Server, tmp_path: pathlib.Path) -> Non
         assert Sandbox.list(client=client) == []
         assert len(got.save(tmp_path / "new")) == 3
         assert (tmp_path / "new" / "tmp" / "b").read_bytes() == b"\xff"
+
+
+def test_what_is_collected_may_be_at_home(server: Server) -> None:
+    with Client(**server.options()) as client:
+        got = run(
+            "mkdir ~/d; echo 1 >~/d/a; cat ~/in",
+            files={"~/in": "hi"},
+            collect=["~/*", "~/d/**"],
+            dir="/tmp",
+            user="nobody",
+            env={"HOME": "/tmp/home"},
+            client=client,
+        )
+        assert got.stdout == "hi" and got.files == {"/tmp/home/in": b"hi", "/tmp/home/d/a": b"1\n"}
+        assert got.omitted == {"/tmp/home/d": "it is a directory, not a file"} and not got.unmatched
+        got = run("echo 1 >~/a", collect=["~/a"], client=client)
+        assert list(got.files.values()) == [b"1\n"]
+        with pytest.raises(CommandFailed, match="exit code 1"):
+            run("false", check=True, client=client)
 
 
 def test_files_come_out_after_a_timeout_too(server: Server) -> None:

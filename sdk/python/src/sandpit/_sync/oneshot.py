@@ -49,16 +49,23 @@ def run(
     """Run a command in a new sandbox, and return its output and files. The sandbox is always removed.
 
     ``files`` has the content of files to write before, by their paths in the sandbox. ``collect`` has the patterns of files
-    to return, in which ``*`` stands for any name and ``**`` for any directories; they are below ``dir``, or absolute. Files are
-    returned after a failure and after a timeout, too. With ``check`` a failure raises CommandFailed instead. What ``create``
-    says is for the sandbox: see its create method.
+    to return, in which ``*`` stands for any name and ``**`` for any directories; they are below ``dir``, absolute, or below the
+    home of the user (``~/``). Files are returned after a failure and after a timeout, too. With ``check`` a failure raises
+    CommandFailed instead. What ``create`` says is for the sandbox: see its create method.
     """
     with lent(client) as used, Sandbox.create(client=used, **create) as sb:
-        collect = [collect] if isinstance(collect, str) else list(collect)
+        collect, files = [collect] if isinstance(collect, str) else list(collect), dict(files or {})
+        if any(p.startswith("~/") for p in [*collect, *files]):
+            home = (sb.run('printf "%s/" "$HOME"', env=env, user=user, check=True)).stdout
+
+            def absolute(path: str) -> str:
+                return home + path[2:] if path.startswith("~/") else path
+
+            collect, files = [absolute(p) for p in collect], {absolute(p): data for p, data in files.items()}
         where = posixpath.join(str(create.get("workdir") or ""), dir or "")
-        if not posixpath.isabs(where) and not all(map(posixpath.isabs, [*collect, *(files or {})])):
+        if not posixpath.isabs(where) and not all(map(posixpath.isabs, [*collect, *files])):
             where = posixpath.join((sb.run("pwd", check=True)).stdout.rstrip("\n"), where)
-        for path, data in (files or {}).items():
+        for path, data in files.items():
             sb.files.write(posixpath.join(where, path), data, user=user)
         result = sb.run(cmd, input=input, env=env, dir=dir, user=user, timeout=timeout, check=check)
         found: dict[str, bytes] = {}
@@ -70,17 +77,17 @@ def run(
             matched = False
             try:
                 for f in sb.files.find(top, below, user=user):
-                    if f.type == "directory":
+                    if f.type == "directory" and below.endswith("**"):
                         continue
                     matched = True
                     path = posixpath.normpath(posixpath.join(top, f.name))
                     if path in found or path in omitted:
                         continue
-                    if f.type != "file":
-                        omitted[path] = f"it is a {f.type}, not a file"
-                    elif len(found) + len(omitted) >= max_files:
+                    if len(found) + len(omitted) >= max_files:
                         omitted["..."] = f"there are more than {max_files} files"
                         break
+                    if f.type != "file":
+                        omitted[path] = f"it is a {f.type}, not a file"
                     elif f.size > left:
                         omitted[path] = f"it has {f.size} bytes, and {left} of {max_bytes} are left"
                     else:
