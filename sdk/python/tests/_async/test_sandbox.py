@@ -43,7 +43,8 @@ async def test_input_of_any_size_is_written_while_output_is_read(server: Server)
         assert (await sb.run("sleep 1000", input=data, timeout=0.5)).timed_out
         with pytest.raises(ValueError, match="mine"):
             await sb.run(["cat"], input=data, on_output=_fail)
-        assert all(p.result is not None for p in await sb.processes())
+        for p in await sb.processes():
+            await (await sb.process(p.id)).wait(timeout=60)
 
 
 def _fail(_: object) -> None:
@@ -58,7 +59,8 @@ async def test_a_timeout_kills_and_keeps_the_output(server: Server) -> None:
             await sb.run("sleep 1000", timeout=0.1, check=True)
         with pytest.raises(TimeoutError):
             await sb.run("sleep 1000", timeout=0.1, check=True)
-        assert all(p.result is not None for p in await sb.processes())
+        for p in await sb.processes():
+            await (await sb.process(p.id)).wait(timeout=60)
 
 
 async def test_output_comes_while_the_command_runs(server: Server) -> None:

@@ -44,7 +44,8 @@ def test_input_of_any_size_is_written_while_output_is_read(server: Server) -> No
         assert (sb.run("sleep 1000", input=data, timeout=0.5)).timed_out
         with pytest.raises(ValueError, match="mine"):
             sb.run(["cat"], input=data, on_output=_fail)
-        assert all(p.result is not None for p in sb.processes())
+        for p in sb.processes():
+            (sb.process(p.id)).wait(timeout=60)
 
 
 def _fail(_: object) -> None:
@@ -59,7 +60,8 @@ def test_a_timeout_kills_and_keeps_the_output(server: Server) -> None:
             sb.run("sleep 1000", timeout=0.1, check=True)
         with pytest.raises(TimeoutError):
             sb.run("sleep 1000", timeout=0.1, check=True)
-        assert all(p.result is not None for p in sb.processes())
+        for p in sb.processes():
+            (sb.process(p.id)).wait(timeout=60)
 
 
 def test_output_comes_while_the_command_runs(server: Server) -> None:
