@@ -497,6 +497,7 @@ func testCodeMagics(t *testing.T, e *env) {
 		{"%%bash\nread -r word <<X\nit's\nX\necho $word {was}", "", "it's {was}\n"},
 		{"%%capture kept\nprint('no')\n!echo neither\n1", "", ""},
 		{"kept.stdout", "'no\\nneither\\n'", ""},
+		{"%%capture --no-stdout\nprint('shown')", "", "shown\n"},
 		{"class C:\n    a = 1\n    %matplotlib inline\n    get_ipython().run_cell_magic('capture', '', 'd = a + 1')\nC.d", "2", ""},
 		{"import os\nos.environ['PATH'].split(':')[-1] == os.path.expanduser('~/.local/bin')", "True", ""},
 		{"\n%%writefile /tmp/written\na\n\nb", "", "Writing /tmp/written\n"},

@@ -86,8 +86,9 @@ func (l *limiter) addHeld(namespace string, kind int, n int64) {
 // bound returns how many bytes one caller may hold, and all callers together.
 type bound struct{ one, all int64 }
 
-// space returns how many bytes all callers of a namespace may hold: a quarter of all, but not less than one caller.
-func (b bound) space() int64 { return max(b.one, b.all/4) }
+// space returns how many bytes all callers of a namespace may hold: half of all, so that no namespace locks the others out,
+// and by default twice what one caller may, so that none locks the others of its namespace out.
+func (b bound) space() int64 { return max(b.one, b.all/2) }
 
 func (l Limits) held(kind int) bound {
 	if kind == OnDisk {

@@ -123,10 +123,10 @@ func TestTicketsAreBounded(t *testing.T) {
 	}
 }
 
-// The keys of one namespace hold no more together than a quarter of all, and leave the others their part.
-func TestNamespacesHoldAQuarter(t *testing.T) {
+// The keys of one namespace hold no more together than half of all, and leave the others their part.
+func TestNamespacesHoldHalf(t *testing.T) {
 	g := &Gate{}
-	g.limiter.init(Limits{Memory: 100, TotalMemory: 1000, Spool: 400, TotalSpool: 1000}.withDefaults())
+	g.limiter.init(Limits{Memory: 100, TotalMemory: 500, Spool: 400, TotalSpool: 600}.withDefaults())
 	call := func(key, namespace string) *Call {
 		return &Call{gate: g, Caller: Caller{Key: key, Namespace: namespace}}
 	}

@@ -162,7 +162,8 @@ def ipython_shell(namespace, perform, find_packages, displays):
         out, err = io.StringIO(), io.StringIO()
         captured.append(True)
         try:
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            with contextlib.redirect_stdout(sys.stdout if "--no-stdout" in line.split() else out), \
+                    contextlib.redirect_stderr(sys.stderr if "--no-stderr" in line.split() else err):
                 perform(placed(cell, frame, True), frame.f_code.co_filename, scope_of(frame))
         finally:
             captured.pop()

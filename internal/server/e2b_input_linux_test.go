@@ -189,6 +189,58 @@ func TestE2BInputStreamsThatStall(t *testing.T) {
 	}
 }
 
+// A stream of input holds no memory while its client sends nothing, however long the messages before were, and one of output none
+// of its request.
+func TestE2BStreamsHoldNothingWhileTheyWait(t *testing.T) {
+	s := newServed(t)
+	url, key := s.withE2B()
+	p := s.e2bProcesses(t, url, key)
+	ended := p.run("sink", "sh", "-c", "while [ $(head -c 10485760 | wc -c) = 10485760 ]; do echo taken >>/tmp/taken; done")
+	var ends []*io.PipeWriter
+	var answers []<-chan string
+	long := dataOf("stdin", make([]byte, 10<<20))
+	for n := range 8 { // together more than a key may have
+		from, to := io.Pipe()
+		answers = append(answers, p.open("StreamInput", io.MultiReader(strings.NewReader(startOf("sink")), from)))
+		ends = append(ends, to)
+		if _, err := io.WriteString(to, long); err != nil {
+			t.Fatal(err)
+		}
+		testkit.Until(t, "the program takes it", func() bool {
+			_, taken, _ := s.get("GET", url+"/files?path=/tmp/taken", "", "", p.headers...)
+			return strings.Count(taken, "taken") == n+1
+		})
+	}
+	padded := envelope(0, `{"process":{"cmd":"sleep","args":["1000"]},"tag":"padded","pad":"`+strings.Repeat("x", 3<<20)+`"}`)
+	var padding []<-chan string
+	for range 45 {
+		padding = append(padding, p.open("Start", strings.NewReader(padded)))
+		testkit.Until(t, "one more runs", func() bool {
+			_, list := p.unary("List", "{}")
+			return strings.Count(list, `"tag":"padded"`) == len(padding)
+		})
+	}
+	for i, end := range ends {
+		if _, err := io.WriteString(end, dataOf("stdin", []byte("x"))); err != nil {
+			t.Error(err)
+		}
+		_ = end.Close()
+		if got := <-answers[i]; strings.Contains(got, "error") {
+			t.Errorf("a stream: %q", got)
+		}
+	}
+	for range padding {
+		p.unary("SendSignal", `{"process":{"tag":"padded"},"signal":"SIGNAL_SIGKILL"}`)
+	}
+	for _, events := range padding {
+		if got := <-events; !strings.Contains(got, "signal: killed") {
+			t.Errorf("a program: %.200q", got)
+		}
+	}
+	p.unary("SendSignal", `{"process":{"tag":"sink"},"signal":"SIGNAL_SIGKILL"}`)
+	<-ended
+}
+
 // A message that comes byte by byte, each of them in time, is refused after a minute: it holds memory.
 func TestE2BInputMessagesThatNeverEnd(t *testing.T) {
 	testkit.NeedLong(t, "it takes a minute")

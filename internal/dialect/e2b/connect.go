@@ -143,7 +143,7 @@ func checkFlags(flags byte) error {
 // nextEnvelope reads the message in the next envelope of a stream into a buffer, and returns io.EOF after the last one. The
 // first byte comes from between, and then the others from what rest returns, which are readers of the same stream. read
 // reads to the end.
-func nextEnvelope(buf *bytes.Buffer, between io.Reader, rest func() io.Reader, read func(*bytes.Buffer, io.Reader) error) error {
+func nextEnvelope(buf *bytes.Buffer, between io.Reader, rest func() io.Reader, limit int64, read func(*bytes.Buffer, io.Reader) error) error {
 	var head [headSize]byte
 	if _, err := io.ReadFull(between, head[:1]); err != nil {
 		return err
@@ -156,8 +156,8 @@ func nextEnvelope(buf *bytes.Buffer, between io.Reader, rest func() io.Reader, r
 		return errCut()
 	case err != nil:
 		return err
-	case size > maxInput:
-		return &gate.Refusal{Code: errcode.TooLarge, Message: fmt.Sprintf("the message has more than %d bytes", maxInput), Hint: "send the input in parts"}
+	case size > limit:
+		return &gate.Refusal{Code: errcode.TooLarge, Message: fmt.Sprintf("the message has more than %d bytes", limit), Hint: "send the input in parts"}
 	}
 	if err := checkFlags(head[0]); err != nil {
 		return err
@@ -237,6 +237,8 @@ func streaming[In any, P interface {
 		if err != nil {
 			return c.Untouched(err)
 		}
+		buf, data = bytes.Buffer{}, nil
+		_ = c.Hold(gate.InMemory, 0) // the stream may be long; what it keeps of the request is little, and charged to the process
 		return f(c, in)
 	}
 }

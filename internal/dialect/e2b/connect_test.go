@@ -37,7 +37,7 @@ func FuzzEnvelopes(f *testing.F) {
 		var buf bytes.Buffer
 		var again []byte
 		for {
-			err := nextEnvelope(&buf, r, func() io.Reader { return r }, func(b *bytes.Buffer, r io.Reader) error {
+			err := nextEnvelope(&buf, r, func() io.Reader { return r }, maxInput, func(b *bytes.Buffer, r io.Reader) error {
 				_, err := b.ReadFrom(r)
 				return err
 			})

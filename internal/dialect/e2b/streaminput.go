@@ -39,7 +39,7 @@ func streamInput(c *call) error {
 	}
 	var buf bytes.Buffer
 	soon := c.api.Gate.Limits().First
-	in, err := c.nextInput(&buf, c.Body(-1, soon), soon)
+	in, err := c.nextInput(&buf, c.Body(-1, soon), soon, maxMessage)
 	if err == io.EOF || err == nil && in.Start == nil {
 		err = gate.Invalid("the first message names no process", `begin with {"start":{"process":{"pid":1}}}`)
 	}
@@ -99,7 +99,11 @@ func (c *call) relay(buf *bytes.Buffer, p sandpit.Process, leave func()) error {
 	defer context.AfterFunc(ctx, c.StopReading)()
 	between := c.BetweenMessages()
 	for {
-		in, err := c.nextInput(buf, between, codec.BodyTime)
+		if buf.Cap() > maxMessage {
+			*buf = bytes.Buffer{}
+		}
+		_ = c.Hold(gate.InMemory, 0) // the next message may be long in coming
+		in, err := c.nextInput(buf, between, codec.BodyTime, maxInput)
 		switch {
 		case err == io.EOF:
 			return nil
@@ -119,10 +123,11 @@ func (c *call) relay(buf *bytes.Buffer, p sandpit.Process, leave func()) error {
 	}
 }
 
-// nextInput reads a message, all of which must come within a time after its first byte. Or it returns io.EOF.
-func (c *call) nextInput(buf *bytes.Buffer, between io.Reader, within time.Duration) (*streamedInput, error) {
+// nextInput reads a message of at most limit bytes, all of which must come within a time after its first byte. Or it returns
+// io.EOF.
+func (c *call) nextInput(buf *bytes.Buffer, between io.Reader, within time.Duration, limit int64) (*streamedInput, error) {
 	rest := func() io.Reader { return c.Body(-1, within) }
-	if err := nextEnvelope(buf, between, rest, c.ReadAll); err != nil {
+	if err := nextEnvelope(buf, between, rest, limit, c.ReadAll); err != nil {
 		return nil, err
 	}
 	in := new(streamedInput)

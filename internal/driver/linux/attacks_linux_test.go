@@ -615,6 +615,9 @@ func TestAttackC1WokenForks(t *testing.T) {
 func TestAttackC1StopOfWokenForks(t *testing.T) {
 	testkit.NeedWorkingHost(t)
 	testkit.NeedProgram(t, "perl") // and so in the host image
+	if has := newDriver().Probe(t.Context()).Features; !has[feature.CPUs] || !has[feature.Pids] { // it counts them
+		testkit.Lacks(t, "limits of CPUs and processes")
+	}
 	sb, err := client(t, options()).Create(t.Context(), sandpit.Spec{Limits: sandpit.Limits{CPUs: 1}})
 	if err != nil {
 		t.Fatal(err)

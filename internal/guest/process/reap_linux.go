@@ -159,6 +159,9 @@ func (r *reaper) begin(owner *tree, start func(made func(pid int) bool) (*spawn.
 		if child {
 			helper, r.young[pid] = pid, true
 			r.trees[pid] = &tree{owner: owner, gone: make(chan struct{})}
+			if owner.ends() { // since it was looked at: the helper has executed nothing yet
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
 		}
 		return child
 	}

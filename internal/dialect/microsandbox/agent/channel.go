@@ -252,27 +252,27 @@ func (ch *channel) read(from io.Reader) error {
 	return context.Cause(ch.ctx)
 }
 
-// readBody reads the n bytes of a frame after its head. Who announces a frame and sends little of it has no more
-// memory than that. A long frame waits for room, for as long as others take it, when its first bytes have come: it holds
-// little meanwhile, so that frames that come at the same time don't keep each other from what they wait for.
+// readBody reads the n bytes of a frame after its head. Who announces a frame and sends next to nothing of it counts for little.
+// When the first bytes of a long one have come, it waits for room for the rest, for as long as others take it, and holds little
+// meanwhile, so that frames that come at the same time don't keep each other from what they wait for. Then the rest
+// must come within codec.BodyTime.
 func (ch *channel) readBody(from io.Reader, n int) (body []byte, err error) {
 	for taken := 0; len(body) < n; {
-		if len(body) == taken {
-			more := n - taken
-			if taken == 0 {
-				more = min(more, gate.FreeBody)
-			}
-			if err := ch.budget.grow(ch.ctx, frames, int64(taken)*copies, int64(more)*copies); err != nil {
-				return nil, err
-			}
-			taken += more
+		more := n - taken
+		if taken == 0 {
+			more = min(more, gate.FreeBody)
 		}
-		part := min(taken-len(body), max(len(body), gate.FreeBody))
-		body = append(body, make([]byte, part)...)
+		if err := ch.budget.grow(ch.ctx, frames, int64(taken)*copies, int64(more)*copies); err != nil {
+			return nil, err
+		}
+		taken += more
 		slow := time.AfterFunc(codec.BodyTime, func() { ch.closeWithReason(errSlow) })
-		_, err := io.ReadFull(from, body[len(body)-part:])
-		slow.Stop()
-		if err != nil {
+		for err == nil && len(body) < taken { // memory is taken as the bytes come
+			part := min(taken-len(body), max(len(body), gate.FreeBody))
+			body = append(body, make([]byte, part)...)
+			_, err = io.ReadFull(from, body[len(body)-part:])
+		}
+		if slow.Stop(); err != nil {
 			return nil, err
 		}
 	}
