@@ -234,9 +234,9 @@ func TestLooseJava(t *testing.T) {
 		"int y =":                        {"", "line 1: error: reached end of file while parsing\n", "exit status 1"},
 		"System.exit(System.in.read());": {"", "", "exit status 255"}, // at the end of its input
 		"\nclass B extends Nothing {}":   {"", "line 2: error: cannot find class Nothing\n", "exit status 1"},
-		"new Thread(() -> { try { Thread.sleep(300); } catch (Exception e) {} System.out.println(2); }).start(); System.out.println(1);": {"1\n2\n", "", "<nil>"},
-		"class A {\n\tpublic static void  main (String[] a) { System.exit(5); }\n}":                                                      {"", "", "exit status 5"},
-		"class A {\n\tpublic static void main(String[] a) { System.exit(4); }\n}":                                                        {"", "", "exit status 4"},
+		"Thread main = Thread.currentThread(); new Thread(() -> { try { main.join(300); } catch (Exception e) {} System.out.println(2); }).start();": {"2\n", "", "<nil>"},
+		"class A {\n\tpublic static void  main (String[] a) { System.exit(5); }\n}":                                                                  {"", "", "exit status 5"},
+		"class A {\n\tpublic static void main(String[] a) { System.exit(4); }\n}":                                                                    {"", "", "exit status 4"},
 	} {
 		cmd := exec.Command(o.argv[0], o.argv[1:]...)
 		cmd.Env = append(os.Environ(), "TMPDIR="+t.TempDir())
