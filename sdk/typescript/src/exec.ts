@@ -1,9 +1,9 @@
-import { randomBytes, randomUUID } from "node:crypto";
+import { randomUUID } from "node:crypto";
 import { type CallOptions, type Client, pause, type RequestParts, undo } from "./client.js";
-import { SandpitError, StreamLostError } from "./errors.js";
+import { NotFoundError, SandpitError, StateError, StreamLostError } from "./errors.js";
 import { streamType } from "./frames.js";
 import { defined } from "./json.js";
-import { type Output, readProcess, Result } from "./models.js";
+import { type Output, type ProcessInfo, readProcess, Result } from "./models.js";
 import { Process, ProcessStream, type TerminalSize } from "./process.js";
 
 /** The default of maxOutput, in bytes. */
@@ -24,7 +24,7 @@ export interface CommandOptions extends CallOptions {
 
 /** Options of a command that is waited for. If the signal aborts, the command is killed. */
 export interface RunOptions extends CommandOptions {
-  /** Standard input; default: none. */
+  /** Standard input of any size, which is written while output is read; default: none. What the command does not read is dropped. */
   input?: string | Uint8Array | undefined;
   /** Throw CommandFailedError if the command fails, CommandTimedOutError after a timeout. */
   check?: boolean | undefined;
@@ -76,10 +76,24 @@ export async function run(client: Client, sandbox: string, command: Command, opt
   options.signal?.throwIfAborted();
   // The tag finds the process if the call is aborted before the server has answered.
   const tag = `run-${randomUUID()}`;
-  const json = { ...commandOf(command, options), tag, output_limit: options.maxOutput ?? maxOutput };
-  const body = bodyOf(json, options.input);
-  const request: RequestParts = { ...body, headers: { ...body.headers, Accept: streamType, "Idempotency-Key": tag }, signal: options.signal };
-  const stream = new ProcessStream(() => client.bytes("running a command", "POST", `${sandbox}/exec`, request), options.signal);
+  const { input = "" } = options;
+  const json = defined({ ...commandOf(command, options), tag, output_limit: options.maxOutput ?? maxOutput, stdin: input.length > 0 || undefined });
+  const request: RequestParts = { json, headers: { Accept: streamType, "Idempotency-Key": tag }, signal: options.signal };
+  const ended = new AbortController();
+  let unwritten: { cause: unknown } | undefined;
+  const write = async (info: ProcessInfo): Promise<void> => {
+    const process = new Process(client, sandbox, info);
+    try {
+      await process.stdin.write(input, { signal: ended.signal, close: true });
+    } catch (cause) {
+      if (ended.signal.aborted) return;
+      if ((cause instanceof StateError || cause instanceof NotFoundError) && cause.code !== "outcome_unknown") return; // It reads no more.
+      unwritten = { cause };
+      await undo((signal) => process.kill({ signal }));
+    }
+  };
+  const open = (): AsyncIterable<Uint8Array> => client.bytes("running a command", "POST", `${sandbox}/exec`, request);
+  const stream = new ProcessStream(open, options.signal, (info) => void (input.length > 0 && write(info)));
   const parts: Record<"stdout" | "stderr", Uint8Array[]> = { stdout: [], stderr: [] };
   let lost = 0;
   try {
@@ -93,28 +107,19 @@ export async function run(client: Client, sandbox: string, command: Command, opt
     if (process && !stream.result) await undo((signal) => new Process(client, sandbox, process).kill({ signal }));
     else if (options.signal?.aborted && !process) await undo((signal) => killTagged(client, sandbox, tag, signal));
     throw err;
+  } finally {
+    ended.abort();
   }
+  if (unwritten) throw unwritten.cause;
   if (!stream.result) throw new StreamLostError("the stream of the command has ended without its result");
   const result = new Result(stream.result, Buffer.concat(parts.stdout), Buffer.concat(parts.stderr), lost);
   if (options.check && !result.ok) {
     const what = JSON.stringify(typeof command === "string" ? command : command.join(" "));
     if (result.timedOut) throw new CommandTimedOutError(`${what} was killed after ${options.timeout} seconds`, result);
+    if (result.exitCode === 0) throw new CommandFailedError(`${what} has succeeded, but ${lost} bytes of its output were lost`, result);
     throw new CommandFailedError(`${what} failed with exit code ${result.exitCode}: ${result.stderr.trim().slice(-500)}`, result);
   }
   return result;
-}
-
-/** Returns the body of a command: JSON, or a form with the input, which may have any size. */
-function bodyOf(command: object, input: string | Uint8Array | undefined): RequestParts {
-  if (input === undefined) return { json: command };
-  const boundary = randomBytes(16).toString("hex"); // The input is older, and so does not have it.
-  const body = Buffer.concat([
-    Buffer.from(`--${boundary}\r\nContent-Disposition: form-data; name="command"\r\nContent-Type: application/json\r\n\r\n${JSON.stringify(command)}`),
-    Buffer.from(`\r\n--${boundary}\r\nContent-Disposition: form-data; name="stdin"; filename="stdin"\r\n\r\n`),
-    typeof input === "string" ? Buffer.from(input) : input,
-    Buffer.from(`\r\n--${boundary}--\r\n`),
-  ]);
-  return { body, headers: { "Content-Type": `multipart/form-data; boundary=${boundary}` } };
 }
 
 /** Kills the process with a tag, whose request may still be on its way. */

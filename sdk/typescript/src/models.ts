@@ -57,9 +57,9 @@ export class Result {
     this.seconds = number(raw, "wall_seconds");
   }
 
-  /** Whether the command has succeeded. */
+  /** Whether the command has succeeded, and no output was lost. */
   get ok(): boolean {
-    return this.exitCode === 0;
+    return this.exitCode === 0 && this.lostBytes === 0;
   }
 
   /** Standard output as text. Bytes that are not UTF-8 are replaced. */

@@ -32,7 +32,7 @@ export class Run {
     readonly unmatched: readonly string[],
   ) {}
 
-  /** Whether the command has succeeded. */
+  /** Whether the command has succeeded, and no output was lost. */
   get ok(): boolean {
     return this.result.ok;
   }

@@ -26,17 +26,19 @@ export interface TerminalSize {
 
 /**
  * The output of one process, over as many connections as needed. open makes the request of the first connection, and of
- * those after a loss, in which the server repeats what it has retained.
+ * those after a loss, in which the server repeats what it has retained. started is called once the process is known.
  */
 export class ProcessStream {
   process: ProcessInfo | undefined;
   result: Json | undefined;
   readonly #open: () => AsyncIterable<Uint8Array>;
   readonly #signal: AbortSignal | undefined;
+  readonly #started: ((process: ProcessInfo) => void) | undefined;
 
-  constructor(open: () => AsyncIterable<Uint8Array>, signal: AbortSignal | undefined) {
+  constructor(open: () => AsyncIterable<Uint8Array>, signal: AbortSignal | undefined, started?: (process: ProcessInfo) => void) {
     this.#open = open;
     this.#signal = signal;
+    this.#started = started;
   }
 
   /** Yields the output until the process has ended. */
@@ -79,9 +81,12 @@ export class ProcessStream {
             if (lostBytes > 0) yield { stream: "lost", data: new Uint8Array(), text: "", lostBytes };
             break;
           }
-          case Frame.started:
+          case Frame.started: {
+            const first = !this.process;
             this.process = readProcess(objectOf(payload.toString()));
+            if (first) this.#started?.(this.process);
             break;
+          }
           case Frame.result:
             this.result = objectOf(payload.toString());
             break;
@@ -114,17 +119,22 @@ export class Stdin {
     this.#path = path;
   }
 
-  /** Writes. Input that does not fit into a buffer, such as a pipe's, waits until the process reads, for 10 minutes at most. */
-  async write(data: string | Uint8Array, options: CallOptions = {}): Promise<void> {
+  /**
+   * Writes, and with close ends the input. Input that does not fit into a buffer, such as a pipe's, waits until the process
+   * reads, for 10 minutes at most.
+   */
+  async write(data: string | Uint8Array, options: CallOptions & { close?: boolean } = {}): Promise<void> {
+    const { close = false, signal } = options;
     const bytes = typeof data === "string" ? Buffer.from(data) : data;
-    for (let at = 0; at < bytes.length; at += maxInput) {
-      await this.#client.once("POST", this.#path, { body: bytes.subarray(at, at + maxInput), signal: options.signal, patience: inputPatience });
+    for (let at = 0; at < Math.max(bytes.length, Number(close)); at += maxInput) {
+      const query = { close: close && at + maxInput >= bytes.length };
+      await this.#client.once("POST", this.#path, { query, body: bytes.subarray(at, at + maxInput), signal, patience: inputPatience });
     }
   }
 
   /** Ends the input. */
   async close(options: CallOptions = {}): Promise<void> {
-    await this.#client.once("POST", this.#path, { query: { close: true }, signal: options.signal });
+    await this.write("", { ...options, close: true });
   }
 }
 

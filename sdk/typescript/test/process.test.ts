@@ -1,6 +1,7 @@
 // Commands and processes, on a real server.
 import assert from "node:assert/strict";
-import { CommandFailedError, CommandTimedOutError, NotFoundError, type Output, Sandbox, ServerTimeoutError, StartError } from "@sandpit/sdk";
+import { CommandFailedError, CommandTimedOutError, NotFoundError, type Output, Result, Sandbox, ServerTimeoutError, StartError } from "@sandpit/sdk";
+import { test } from "node:test";
 import { eachWay } from "./server.js";
 
 const all = async (outputs: AsyncIterable<Output>) => {
@@ -32,6 +33,19 @@ eachWay("input and output may be any bytes", async (client) => {
   assert.equal((await sb.run("cat; printf é", { input: "ü" })).stdout, "üé");
   assert.equal((await sb.run(["cat"], { input: "" })).stdout, "");
   assert.equal((await sb.run(["true"], { input: Buffer.alloc(8 << 20) })).exitCode, 0);
+});
+
+eachWay("long input is written while output is read", async (client) => {
+  await using sb = await Sandbox.create({ client });
+  const data = Buffer.alloc(12 << 20, Uint8Array.from({ length: 251 }, (_, i) => i));
+  const got = await sb.run(["cat"], { input: data, timeout: 120, check: true });
+  assert.deepEqual([got.lostBytes, got.stdoutBytes.length], [0, data.length]);
+  assert(data.equals(got.stdoutBytes));
+  assert.deepEqual([(await sb.run("head -c 3", { input: data })).stdoutBytes.length, (await sb.run("exec <&-; sleep 1", { input: data })).exitCode], [3, 0]);
+});
+
+test("a result with lost output is not ok", () => {
+  assert.deepEqual([new Result({ exit_code: 0 }).ok, new Result({ exit_code: 0 }, Buffer.of(), Buffer.of(), 1).ok], [true, false]);
 });
 
 eachWay("output is bounded", async (client) => {
