@@ -49,21 +49,10 @@ export function segment(id: string): string {
   return escape(id);
 }
 
-/**
- * Carries out a clean-up of a call that has failed, whose own error is what the caller gets.
- * @internal
- */
-export async function undo(what: (signal: AbortSignal) => Promise<unknown>): Promise<void> {
-  try {
-    await what(AbortSignal.timeout(undoPatience));
-  } catch {
-    // The caller learns why the call failed.
-  }
-}
-
 /** A connection to a server, for any number of sandboxes and calls at once. */
 export class Client implements AsyncDisposable {
   readonly #options: ClientOptions;
+  #endpoint: Endpoint | undefined;
   #server: Promise<{ endpoint: Endpoint; transport: Transport }> | undefined;
   #closed = false;
 
@@ -83,10 +72,28 @@ export class Client implements AsyncDisposable {
   }
 
   async #connect(): Promise<{ endpoint: Endpoint; transport: Transport }> {
-    const endpoint = await find(this.#options);
+    const endpoint = (this.#endpoint ??= await find(this.#options));
     const file = process.env["SSL_CERT_FILE"];
     const ca = this.#options.ca ?? (file && endpoint.url.startsWith("https:") ? await readFile(file, "utf8") : undefined);
     return { endpoint, transport: new Transport(endpoint, typeof ca === "string" ? [ca] : ca) };
+  }
+
+  /**
+   * Undoes in the background what a call has begun that has failed, with a client of its own: closing this one does not end
+   * it. The program stays until it is done or 10 s have passed.
+   * @internal
+   */
+  undo(what: (client: Client, signal: AbortSignal) => Promise<unknown>): void {
+    if (!this.#endpoint) return; // No request was sent.
+    const client = new Client(this.#options);
+    client.#endpoint = this.#endpoint;
+    const aborter = new AbortController();
+    const timer = setTimeout(() => aborter.abort(), undoPatience);
+    const end = (): void => {
+      clearTimeout(timer);
+      void client.close();
+    };
+    what(client, aborter.signal).then(end, end);
   }
 
   /**
@@ -164,17 +171,17 @@ export class Client implements AsyncDisposable {
 
   /**
    * Makes a request that can be repeated, because it has an Idempotency-Key. If it is aborted, takeBack gets the answer
-   * that the server has made, to undo it.
+   * that the server has made, to undo it in the background.
    * @internal
    */
-  async once(method: string, path: string, request: RequestParts = {}, takeBack?: (made: Json, signal: AbortSignal) => Promise<unknown>): Promise<Json> {
+  async once(method: string, path: string, request: RequestParts = {}, takeBack?: (made: Json, client: Client, signal: AbortSignal) => Promise<unknown>): Promise<Json> {
     request.signal?.throwIfAborted();
     const keyed = { ...request, headers: { ...request.headers, "Idempotency-Key": randomUUID() } };
     try {
       return await this.call(method, path, keyed);
     } catch (err) {
       if (takeBack && request.signal?.aborted) {
-        await undo(async (signal) => await takeBack(await this.#made(method, path, { ...keyed, signal }), signal));
+        this.undo(async (client, signal) => await takeBack(await client.#made(method, path, { ...keyed, signal }), client, signal));
       }
       throw err;
     }

@@ -1,5 +1,5 @@
 import { randomUUID } from "node:crypto";
-import { type CallOptions, type Client, pause, type RequestParts, undo } from "./client.js";
+import { type CallOptions, type Client, pause, type RequestParts } from "./client.js";
 import { NotFoundError, SandpitError, StateError, StreamLostError } from "./errors.js";
 import { streamType } from "./frames.js";
 import { defined } from "./json.js";
@@ -67,7 +67,7 @@ function commandOf(command: Command, options: CommandOptions): Record<string, un
 export async function start(client: Client, sandbox: string, command: Command, options: StartOptions): Promise<Process> {
   const { stdin, terminal, tag, signal } = options;
   const json = defined({ ...commandOf(command, options), stdin, terminal, tag });
-  const made = await client.once("POST", `${sandbox}/processes`, { json, signal }, (raw, signal) => new Process(client, sandbox, readProcess(raw)).kill({ signal }));
+  const made = await client.once("POST", `${sandbox}/processes`, { json, signal }, (raw, client, signal) => new Process(client, sandbox, readProcess(raw)).kill({ signal }));
   return new Process(client, sandbox, readProcess(made));
 }
 
@@ -89,7 +89,7 @@ export async function run(client: Client, sandbox: string, command: Command, opt
       if (ended.signal.aborted) return;
       if ((cause instanceof StateError || cause instanceof NotFoundError) && cause.code !== "outcome_unknown") return; // It reads no more.
       unwritten = { cause };
-      await undo((signal) => process.kill({ signal }));
+      client.undo((client, signal) => new Process(client, sandbox, info).kill({ signal }));
     }
   };
   const open = (): AsyncIterable<Uint8Array> => client.bytes("running a command", "POST", `${sandbox}/exec`, request);
@@ -104,8 +104,8 @@ export async function run(client: Client, sandbox: string, command: Command, opt
     }
   } catch (err) {
     const { process } = stream;
-    if (process && !stream.result) await undo((signal) => new Process(client, sandbox, process).kill({ signal }));
-    else if (options.signal?.aborted && !process) await undo((signal) => killTagged(client, sandbox, tag, signal));
+    if (process && !stream.result) client.undo((client, signal) => new Process(client, sandbox, process).kill({ signal }));
+    else if (options.signal?.aborted && !process) client.undo((client, signal) => killTagged(client, sandbox, tag, signal));
     throw err;
   } finally {
     ended.abort();
@@ -125,7 +125,7 @@ export async function run(client: Client, sandbox: string, command: Command, opt
 /** Kills the process with a tag, whose request may still be on its way. */
 async function killTagged(client: Client, sandbox: string, tag: string, signal: AbortSignal): Promise<void> {
   for (const delay of [0, 100, 300, 600]) {
-    await pause(delay);
+    await pause(delay, signal);
     for await (const raw of client.pages(`${sandbox}/processes`, "processes", { signal })) {
       if (raw["tag"] === tag) return await new Process(client, sandbox, readProcess(raw)).kill({ signal });
     }

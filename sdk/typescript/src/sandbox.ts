@@ -1,4 +1,4 @@
-import { type CallOptions, Client, segment, undo } from "./client.js";
+import { type CallOptions, Client, segment } from "./client.js";
 import { type CodeContext, type CodeOptions, type CodeRun, readContext, runCode } from "./code.js";
 import { NotFoundError, StreamLostError } from "./errors.js";
 import { lines, objectOf } from "./events.js";
@@ -72,7 +72,7 @@ export class Sandbox implements AsyncDisposable {
       ...spec,
     };
     return await withClient(options, true, async (client, owns) => {
-      const remove = async (made: Json, signal: AbortSignal): Promise<void> => {
+      const remove = async (made: Json, client: Client, signal: AbortSignal): Promise<void> => {
         await client.call("DELETE", `/v1/sandboxes/${segment(text(made, "id"))}`, { signal });
       };
       return new Sandbox(client, owns, await client.once("POST", "/v1/sandboxes", { json, signal }, remove));
@@ -153,7 +153,9 @@ export class Sandbox implements AsyncDisposable {
   /** Creates an interpreter beside the default one, with its own state. */
   async createContext(options: CallOptions & Partial<Record<"language" | "id" | "dir", string>> & { env?: CommandOptions["env"] } = {}): Promise<CodeContext> {
     const { language, id, dir, env, signal } = options;
-    const remove = async (made: Json, signal: AbortSignal): Promise<void> => await this.removeContext(readContext(made), { signal });
+    const remove = async (made: Json, client: Client, signal: AbortSignal): Promise<void> => {
+      await client.call("DELETE", `${this.#path}/contexts/${segment(text(made, "id"))}`, { signal });
+    };
     return readContext(await this.#client.once("POST", `${this.#path}/contexts`, { json: defined({ language, id, dir, env }), signal }, remove));
   }
 
@@ -252,6 +254,7 @@ export async function withClient<T>(options: FindOptions, keep: boolean, what: (
     done = true;
     return made;
   } finally {
-    if (!options.client && !(keep && done)) await undo(() => client.close());
+    const closing = !options.client && !(keep && done) ? client.close() : undefined;
+    if (!options.signal?.aborted) await closing;
   }
 }

@@ -5,9 +5,9 @@ import { readFileSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
-import { Client, ClosedError, NotFoundError, Process, Sandbox, UnavailableError } from "@sandpit/sdk";
+import { Client, ClosedError, NotFoundError, Process, run, Sandbox, UnavailableError } from "@sandpit/sdk";
 import { find } from "./node_modules/@sandpit/sdk/dist/config.js";
-import { directory, socket, ways } from "./server.js";
+import { directory, eventually, socket, stalled, ways } from "./server.js";
 
 /** Passes connections on to the server, and cuts each of the first ones after some bytes of answers. */
 async function cutter(name: string) {
@@ -83,7 +83,7 @@ test("an aborted command is killed, also when it is aborted early", async () => 
   const aborter = new AbortController();
   const reason = new Error("mine");
   await assert.rejects(sb.run("echo begun; sleep 1000", { signal: aborter.signal, onOutput: () => aborter.abort(reason) }), reason);
-  assert.equal((await sb.processes())[0]?.result?.signal, 9);
+  await eventually(async () => (await sb.processes())[0]?.result?.signal === 9);
   for (const begin of [sb.run.bind(sb), sb.start.bind(sb)]) {
     for (let k = 0; k < 12; k++) {
       const early = new AbortController();
@@ -93,7 +93,7 @@ test("an aborted command is killed, also when it is aborted early", async () => 
       if (begun instanceof Process) await begun.kill();
     }
   }
-  assert.deepEqual((await sb.processes()).filter((p) => !p.result), []);
+  await eventually(async () => (await sb.processes()).every((p) => p.result));
 });
 
 test("a create that is aborted leaves no sandbox", async () => {
@@ -105,8 +105,31 @@ test("a create that is aborted leaves no sandbox", async () => {
     const made = await creating.catch((err: unknown) => assert.equal(err, aborter.signal.reason));
     await made?.remove();
   }
-  assert.deepEqual(await Sandbox.list({ client }), []);
+  await eventually(async () => (await Sandbox.list({ client })).length === 0);
   await assert.rejects(Sandbox.create({ client, signal: AbortSignal.abort() }), { name: "AbortError" });
+});
+
+test("an aborted call of a server that does not answer is rejected at once, and is undone when it does", async () => {
+  await using client = new Client(ways["a unix socket"]);
+  await using sb = await Sandbox.create({ client });
+  const own = new Client(ways["a unix socket"]);
+  await own.version();
+  await stalled(async () => {
+    const aborter = new AbortController();
+    const { signal } = aborter;
+    const calls = [sb.run("sleep 1000", { signal }), sb.start("sleep 1000", { signal }), Sandbox.create({ client: own, signal }), run({ cmd: "sleep 1000", client: own, signal })];
+    const ends = Promise.all(calls.map((call) => assert.rejects(call, { name: "AbortError" })));
+    await sleep(300);
+    const aborted = Date.now();
+    aborter.abort();
+    await ends;
+    await own.close();
+    assert(Date.now() - aborted < 5000);
+  });
+  const ids = async () => (await Sandbox.list({ client })).map((info) => info.id);
+  await sleep(1000); // What the server has received is carried out.
+  await eventually(async () => (await ids()).length === 1 && (await sb.processes()).every((p) => p.result));
+  assert.deepEqual(await ids(), [sb.id]);
 });
 
 test("every call can be aborted", async () => {

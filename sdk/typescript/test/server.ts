@@ -47,6 +47,21 @@ export const ways: Readonly<Record<string, ClientOptions>> = {
   "TLS and a key": { server: `https://127.0.0.1:${port}`, key: made.secret, ca: readFileSync(pem, "utf8") },
 };
 
+/** Waits until something holds. */
+export async function eventually(what: () => Promise<boolean>): Promise<void> {
+  for (const until = Date.now() + 60_000; !(await what()); await sleep(20)) if (Date.now() > until) throw new Error("it never held");
+}
+
+/** Stops the server, as a machine that hangs, while body runs. */
+export async function stalled(body: () => Promise<void>): Promise<void> {
+  server.kill("SIGSTOP");
+  try {
+    await body();
+  } finally {
+    server.kill("SIGCONT");
+  }
+}
+
 /** Declares a test, for each way to the server. */
 export function eachWay(name: string, body: (client: Client) => Promise<void>): void {
   for (const [way, options] of Object.entries(ways)) {
