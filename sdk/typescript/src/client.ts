@@ -12,6 +12,9 @@ import { version } from "./version.js";
 /** The time for undoing what an aborted call has begun, in milliseconds. */
 const undoPatience = 10_000;
 
+/** The time for a lost server to come back, as after a restart, in milliseconds. */
+const reconnect = 30_000;
+
 /** The longest answer that is kept in memory, in bytes. A page of a list has at most a few MiB. */
 const maxAnswer = 64 << 20;
 
@@ -24,6 +27,11 @@ export interface CallOptions {
 export interface ClientOptions extends EndpointOptions {
   /** Certificates to trust instead of the machine's, in PEM; default: those in the file that SSL_CERT_FILE names. */
   ca?: string | readonly string[] | undefined;
+  /**
+   * The time for a lost server to come back, in milliseconds.
+   * @internal
+   */
+  reconnect?: number;
 }
 
 /** A request. */
@@ -47,6 +55,33 @@ export interface RequestParts {
 export function segment(id: string): string {
   if (["", ".", ".."].includes(id)) throw new InvalidError(`${JSON.stringify(id)} is not a name or id`);
   return escape(id);
+}
+
+/** Bounds how long something is tried again. */
+export class Retries {
+  readonly #limit: number;
+  readonly #signal: AbortSignal | undefined;
+  #since: number | undefined;
+  #tries = 0;
+
+  constructor(limit: number, signal: AbortSignal | undefined) {
+    this.#limit = limit;
+    this.#signal = signal;
+  }
+
+  /** Begins anew, after a success. */
+  renew(): void {
+    this.#since = undefined;
+    this.#tries = 0;
+  }
+
+  /** Returns when it is time for another try after an error, or throws that. */
+  async again(err: unknown): Promise<void> {
+    const now = performance.now();
+    this.#since ??= now;
+    if (!(err instanceof UnavailableError) || now - this.#since >= this.#limit) throw err;
+    await pause(Math.min(100 * 2 ** this.#tries++, 2000), this.#signal);
+  }
 }
 
 /** A connection to a server, for any number of sandboxes and calls at once. */
@@ -76,6 +111,14 @@ export class Client implements AsyncDisposable {
     const file = process.env["SSL_CERT_FILE"];
     const ca = this.#options.ca ?? (file && endpoint.url.startsWith("https:") ? await readFile(file, "utf8") : undefined);
     return { endpoint, transport: new Transport(endpoint, typeof ca === "string" ? [ca] : ca) };
+  }
+
+  /**
+   * Returns a bound for repeating something while the server can't be reached.
+   * @internal
+   */
+  retries(signal: AbortSignal | undefined): Retries {
+    return new Retries(this.#options.reconnect ?? reconnect, signal);
   }
 
   /**
@@ -193,8 +236,8 @@ export class Client implements AsyncDisposable {
       try {
         return await this.call(method, path, request);
       } catch (err) {
-        if (!(err instanceof StateError)) throw err;
-        await pause(50);
+        if (!(err instanceof StateError && err.retryAfter)) throw err;
+        await pause(50, request.signal);
       }
     }
   }

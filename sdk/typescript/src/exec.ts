@@ -93,7 +93,7 @@ export async function run(client: Client, sandbox: string, command: Command, opt
     }
   };
   const open = (): AsyncIterable<Uint8Array> => client.bytes("running a command", "POST", `${sandbox}/exec`, request);
-  const stream = new ProcessStream(open, options.signal, (info) => void (input.length > 0 && write(info)));
+  const stream = new ProcessStream(open, client.retries(options.signal), (info) => void (input.length > 0 && write(info)));
   const parts: Record<"stdout" | "stderr", Uint8Array[]> = { stdout: [], stderr: [] };
   let lost = 0;
   try {

@@ -217,21 +217,36 @@ export class Sandbox implements AsyncDisposable {
     return text(await this.#client.call("POST", `${this.#path}/ports/${segment(String(port))}/previews`, { json, signal: options.signal }), "url");
   }
 
-  /** Yields the entries of the log; with tail, the last ones only; with follow, those to come, too. */
+  /** Yields the entries of the log; with tail, the last ones only; with follow, those to come, too. After a lost connection it continues where it was. */
   async *logs(options: CallOptions & { tail?: number; process?: string; follow?: boolean } = {}): AsyncGenerator<LogEntry, void, undefined> {
     const { tail, process, follow, signal } = options;
-    const request = { query: { tail, process, follow }, headers: { Accept: "application/x-ndjson" }, signal };
-    for await (const line of lines(this.#client.bytes("reading the log", "GET", `${this.#path}/logs`, request))) {
-      if (!line) continue; // a ping
-      const entry = objectOf(line);
-      if ("seq" in entry) yield readLogEntry(entry);
-      if ("end" in entry) {
-        const failed = ended(object(entry, "end"));
-        if (failed) throw failed;
-        return;
+    const retries = this.#client.retries(signal);
+    let after: number | undefined;
+    for (let begun = false; ; ) {
+      const request = { query: { tail: after === undefined ? tail : undefined, after, process, follow }, headers: { Accept: "application/x-ndjson" }, signal };
+      try {
+        for await (const line of lines(this.#client.bytes("reading the log", "GET", `${this.#path}/logs`, request))) {
+          begun = true;
+          if (!line) continue; // a ping
+          const entry = objectOf(line);
+          if ("seq" in entry) {
+            after = number(entry, "seq");
+            retries.renew();
+            yield readLogEntry(entry);
+          }
+          if ("end" in entry) {
+            const failed = ended(object(entry, "end"));
+            if (failed) throw failed;
+            return;
+          }
+        }
+        throw new StreamLostError("the connection was lost before the end of the log");
+      } catch (err) {
+        if (!begun && !(err instanceof StreamLostError)) throw err;
+        begun = true;
+        await retries.again(err);
       }
     }
-    throw new StreamLostError("the connection was lost before the end of the log");
   }
 
   async #list<T>(what: string, { signal }: CallOptions, read: (raw: Json) => T): Promise<T[]> {

@@ -5,9 +5,9 @@ import { readFileSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
-import { Client, ClosedError, NotFoundError, Process, run, Sandbox, UnavailableError } from "@sandpit/sdk";
+import { Client, type ClientOptions, ClosedError, NotFoundError, Process, run, Sandbox, UnavailableError } from "@sandpit/sdk";
 import { find } from "./node_modules/@sandpit/sdk/dist/config.js";
-import { directory, eventually, socket, stalled, ways } from "./server.js";
+import { directory, eventually, restarted, socket, stalled, ways } from "./server.js";
 
 /** Passes connections on to the server, and cuts each of the first ones after some bytes of answers. */
 async function cutter(name: string) {
@@ -69,7 +69,7 @@ test("output that the server no longer has is reported as lost", async () => {
 
 test("a connection that is always lost is an error", async () => {
   await using cut = await cutter("c");
-  await using client = new Client({ server: cut.address });
+  await using client = new Client({ server: cut.address, reconnect: 500 } as ClientOptions);
   await using sb = await Sandbox.create({ client });
   const p = await sb.start("sleep 1000");
   cut.cuts.push(...Array.from({ length: 20 }, () => 0));
@@ -255,4 +255,43 @@ test("a request is repeated once after a 429, when the server says", async () =>
   await assert.rejects(client.version({ signal: aborter.signal }), { name: "AbortError" });
   assert.equal(seen.length, 1);
   server.close();
+});
+
+// The port changes: this test is the last.
+test("a restart of the server is waited for", async () => {
+  await using client = new Client(ways["a unix socket"]);
+  await using sb = await Sandbox.create({ client });
+  const gated = "while [ ! -e /tmp/go ]; do sleep 0.02; done";
+  const begun = new Set<string>();
+  const p = await sb.start(`echo a; ${gated}; echo b; exit 4`);
+  const follow = async () => {
+    let seen = "";
+    for await (const output of p.output()) {
+      seen += output.text;
+      begun.add("output");
+    }
+    return seen;
+  };
+  const log = async () => {
+    let seen = "";
+    for await (const entry of sb.logs({ follow: true, process: p.id })) {
+      seen += entry.text;
+      begun.add("log");
+      if (seen.includes("b")) break;
+    }
+    return seen;
+  };
+  const ran = sb.run(`echo c; ${gated}; cat; exit 5`, { input: "in", onOutput: () => begun.add("run") });
+  const all = Promise.all([p.wait(), follow(), log(), ran]);
+  all.catch(() => {});
+  await eventually(async () => begun.size === 3);
+  await restarted(async () => {
+    const short = new Client({ ...ways["a unix socket"], reconnect: 300 } as ClientOptions);
+    await assert.rejects(new Process(short, `/v1/sandboxes/${sb.id}`, p.info).wait(), UnavailableError);
+    await assert.rejects(p.wait({ timeout: 0.3 }), UnavailableError);
+    await sleep(4000); // longer than a few quick retries
+  });
+  await eventually(async () => await sb.files.write("/tmp/go", "").then(() => true, () => false));
+  const [ended, followed, logged, result] = await all;
+  assert.deepEqual([ended.exitCode, followed, logged, result.stdout, result.exitCode], [4, "a\nb\n", "a\nb\n", "c\nin", 5]);
 });
