@@ -89,7 +89,7 @@ export class Client implements AsyncDisposable {
   readonly #options: ClientOptions;
   #endpoint: Endpoint | undefined;
   #server: Promise<{ endpoint: Endpoint; transport: Transport }> | undefined;
-  #closed = false;
+  #closed: string | undefined; // why
 
   /** Makes a client. The server is looked up, and started if needed, by the first request. */
   constructor(options: ClientOptions = {}) {
@@ -100,9 +100,9 @@ export class Client implements AsyncDisposable {
     await this.close();
   }
 
-  /** Closes the connections. Sandboxes stay. */
-  async close(): Promise<void> {
-    this.#closed = true;
+  /** Closes the connections. Sandboxes stay. Later calls are rejected with a ClosedError, which says why. */
+  async close(why = "the client was closed"): Promise<void> {
+    this.#closed ??= why;
     (await this.#server?.catch(() => undefined))?.transport.close();
   }
 
@@ -148,7 +148,7 @@ export class Client implements AsyncDisposable {
     const { signal } = request;
     signal?.throwIfAborted();
     if (signal) setMaxListeners(0, signal); // Node 20 warns of more than 10 calls at once.
-    if (this.#closed) throw closed();
+    if (this.#closed !== undefined) throw closed(this.#closed);
     this.#server ??= this.#connect().catch((err: unknown) => {
       this.#server = undefined;
       throw err;
@@ -157,9 +157,10 @@ export class Client implements AsyncDisposable {
     const headers: Record<string, string> = { "User-Agent": `sandpit-typescript/${version}`, ...request.headers };
     if (endpoint.key) headers["Authorization"] = `Bearer ${endpoint.key}`;
     if (endpoint.namespace) headers["X-Sandpit-Namespace"] = endpoint.namespace;
+    const target = path + queryOf(request.query);
     let { body } = request;
     if (request.json !== undefined) {
-      body = Buffer.from(JSON.stringify(request.json));
+      body = Buffer.from(JSON.stringify(request.json, (name, value: unknown) => finite(name, value)));
       headers["Content-Type"] = "application/json";
     }
     if (body instanceof Uint8Array) headers["Content-Length"] = String(body.length);
@@ -168,10 +169,10 @@ export class Client implements AsyncDisposable {
     for (;;) {
       let answer;
       try {
-        answer = await transport.send({ method, path: path + queryOf(request.query), headers, body, signal, patience: request.patience ?? patience });
+        answer = await transport.send({ method, path: target, headers, body, signal, patience: request.patience ?? patience });
       } catch (cause) {
         signal?.throwIfAborted();
-        if (this.#closed) throw closed();
+        if (this.#closed !== undefined) throw closed(this.#closed);
         if (safe && cause instanceof ConnectionError && cause.lost) {
           safe = false;
           continue;
@@ -312,13 +313,19 @@ export async function collect(pieces: AsyncIterable<Uint8Array>, max: number): P
 
 function queryOf(query: RequestParts["query"] = {}): string {
   const pairs = Object.entries(query).flatMap(([name, value]) =>
-    (Array.isArray(value) ? (value as string[]) : [value]).filter((v) => v !== undefined && v !== false).map((v) => `${name}=${escape(String(v))}`),
+    (Array.isArray(value) ? (value as string[]) : [value]).filter((v) => v !== undefined && v !== false).map((v) => `${name}=${escape(String(finite(name, v)))}`),
   );
   return pairs.length > 0 ? `?${pairs.join("&")}` : "";
 }
 
-function closed(): ClosedError {
-  return new ClosedError("the client was closed", { hint: "make another one" });
+/** Returns a value of a request. JSON has only finite numbers. */
+function finite(name: string, value: unknown): unknown {
+  if (typeof value === "number" && !Number.isFinite(value)) throw new InvalidError(`${name} is ${value}`, { hint: "pass a finite number, or leave it out" });
+  return value;
+}
+
+function closed(why: string): ClosedError {
+  return new ClosedError(why, { hint: "make another one" });
 }
 
 /** Returns the error of a request without an answer. */

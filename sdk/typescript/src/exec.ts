@@ -4,12 +4,13 @@ import { NotFoundError, SandpitError, StateError, StreamLostError } from "./erro
 import { streamType } from "./frames.js";
 import { defined } from "./json.js";
 import { type Output, type ProcessInfo, readProcess, Result } from "./models.js";
+import { bytesOf, hasBytes } from "./names.js";
 import { Process, ProcessStream, type TerminalSize } from "./process.js";
 
 /** The default of maxOutput, in bytes. */
 export const maxOutput = 64 << 20;
 
-/** A text is a script for the shell, a list is a program with its arguments. */
+/** A text is a script for the shell, a list is a program with its arguments. Names of files that are not UTF-8 can be in both. */
 export type Command = string | readonly string[];
 
 /** Options of every command. */
@@ -60,7 +61,17 @@ export class CommandTimedOutError extends CommandFailedError {}
 
 function commandOf(command: Command, options: CommandOptions): Record<string, unknown> {
   const { env, dir, user, timeout } = options;
-  return defined({ ...(typeof command === "string" ? { script: command } : { argv: command }), env, dir, user, timeout });
+  const script = typeof command === "string" ? command : undefined;
+  const argv = typeof command === "string" ? undefined : command;
+  if (![script ?? "", ...(argv ?? []), ...Object.values(env ?? {}), dir ?? ""].some(hasBytes)) return defined({ script, argv, env, dir, user, timeout });
+  const encode = (value: string): string => bytesOf(value).toString("base64");
+  const encoded = {
+    script: script && encode(script),
+    argv: argv?.map(encode),
+    env: env && Object.fromEntries(Object.entries(env).map(([name, value]) => [name, encode(value)])),
+    dir: dir && encode(dir),
+  };
+  return defined({ ...encoded, encoding: "base64", user, timeout });
 }
 
 /** Starts a process in the background, in the sandbox at a path. */

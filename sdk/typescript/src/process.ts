@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { TextDecoder } from "node:util";
 import { type CallOptions, type Client, pause, type RequestParts, type Retries, segment } from "./client.js";
-import { errorOf, NotFoundError, SandpitError, ServerTimeoutError, StateError, StreamLostError } from "./errors.js";
+import { errorOf, InvalidError, NotFoundError, SandpitError, ServerTimeoutError, StateError, StreamLostError } from "./errors.js";
 import { objectOf } from "./events.js";
 import { Cursor, Frame, FrameReader, streamType } from "./frames.js";
 import { isObject, type Json, object, text } from "./json.js";
@@ -209,6 +209,9 @@ export class Process {
 
   /** Waits until the process has ended. After timeout seconds it throws ServerTimeoutError, and the process continues. */
   async wait(options: CallOptions & { timeout?: number } = {}): Promise<Result> {
+    if (options.timeout !== undefined && !Number.isFinite(options.timeout)) {
+      throw new InvalidError(`timeout is ${options.timeout}`, { hint: "pass a finite number, or leave it out" });
+    }
     const until = options.timeout === undefined ? Infinity : Date.now() + options.timeout * 1000;
     const retries = this.#client.retries(options.signal);
     for (;;) {

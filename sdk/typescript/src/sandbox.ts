@@ -116,7 +116,7 @@ export class Sandbox implements AsyncDisposable {
       if (!(err instanceof NotFoundError)) throw err;
     }
     this.#removed = true;
-    await this.close();
+    if (this.#owns) await this.#client.close(`sandbox ${this.id} was removed`);
   }
 
   /** Closes the connections, unless the client is the caller's. The sandbox stays. */

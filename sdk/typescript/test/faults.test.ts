@@ -215,6 +215,18 @@ test("a client that is closed makes no requests", async () => {
   await assert.rejects(client.version(), ClosedError);
 });
 
+test("a removed sandbox with a client of its own says that it was removed", async () => {
+  const { server } = ways["a unix socket"]!;
+  process.env["SANDPIT_SERVER"] = server;
+  try {
+    const sb = await Sandbox.create();
+    await sb.remove();
+    await assert.rejects(sb.run("true"), (err) => err instanceof ClosedError && err.message === `sandbox ${sb.id} was removed`);
+  } finally {
+    delete process.env["SANDPIT_SERVER"];
+  }
+});
+
 test("closing a client ends its calls", async () => {
   await using other = new Client(ways["a unix socket"]);
   await using sb = await Sandbox.create({ client: other });
