@@ -166,8 +166,21 @@ export class Sandbox implements AsyncDisposable {
 
   /** Removes a context, and kills its interpreter. */
   async removeContext(context: CodeContext | string, options: CallOptions = {}): Promise<void> {
-    const id = typeof context === "string" ? context : context.id;
-    await this.#client.call("DELETE", `${this.#path}/contexts/${segment(id)}`, { signal: options.signal });
+    await this.#client.call("DELETE", this.#context(context), { signal: options.signal });
+  }
+
+  /** Kills the interpreter of a context. The next run starts a new one, without the state. */
+  async restartContext(context: CodeContext | string, options: CallOptions = {}): Promise<void> {
+    await this.#client.once("POST", `${this.#context(context)}/restart`, { signal: options.signal });
+  }
+
+  /** Interrupts the present run of a context, as ^C does. The state is kept. It is a no-op without a run. */
+  async interruptContext(context: CodeContext | string, options: CallOptions = {}): Promise<void> {
+    await this.#client.once("POST", `${this.#context(context)}/interrupt`, { signal: options.signal });
+  }
+
+  #context(context: CodeContext | string): string {
+    return `${this.#path}/contexts/${segment(typeof context === "string" ? context : context.id)}`;
   }
 
   /** Freezes all processes. A request to the sandbox, or resume, makes them continue. */
