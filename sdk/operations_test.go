@@ -59,6 +59,26 @@ const plumbing = "Client.aclose Client.call Client.stream Client.pages Sandbox.a
 
 // Each operation of the API is one of the SDK for Python or is left out for a reason, and each of the SDK's methods uses one.
 func TestPythonHasEachOperation(t *testing.T) {
+	checkOperations(t, served(), plumbing, methodsOfPython(t))
+}
+
+// typescriptPlumbing has the methods of the SDK for TypeScript that use no operation, or any.
+const typescriptPlumbing = "Client.close Client.call Client.open Client.bytes Client.once Client.pages Client.retries Client.undo Sandbox.close Sandbox.id " +
+	"Process.id Process.pid Stdin.close Files.bytes"
+
+// The same holds for the SDK for TypeScript, whose methods have the names of those for Python.
+func TestTypeScriptHasEachOperation(t *testing.T) {
+	all := served()
+	for operation, names := range all {
+		all[operation] = regexp.MustCompile(`_[a-z]`).ReplaceAllStringFunc(names, func(s string) string { return strings.ToUpper(s[1:]) })
+	}
+	all["renameFile"] = "Files.move"
+	checkOperations(t, all, typescriptPlumbing, methodsOfTypeScript(t))
+}
+
+// checkOperations checks the methods that an SDK has against a table like served, and its plumbing.
+func checkOperations(t *testing.T, served map[string]string, plumbing string, got []string) {
+	t.Helper()
 	text, err := os.ReadFile("../internal/api/openapi/openapi.json")
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +99,7 @@ func TestPythonHasEachOperation(t *testing.T) {
 	}
 	said := map[string]int{}
 	methods := map[string]bool{}
-	for operation, names := range served() {
+	for operation, names := range served {
 		said[operation]++
 		for name := range strings.FieldsSeq(names) {
 			methods[name] = true
@@ -103,7 +123,7 @@ func TestPythonHasEachOperation(t *testing.T) {
 	for name := range strings.FieldsSeq(plumbing) {
 		methods[name] = true
 	}
-	want, got := slices.Sorted(maps.Keys(methods)), methodsOfPython(t)
+	want := slices.Sorted(maps.Keys(methods))
 	for _, name := range got {
 		if !methods[name] {
 			t.Errorf("%s is in no table", name)
@@ -130,6 +150,28 @@ func methodsOfPython(t *testing.T) (found []string) {
 			if m[1] != "" {
 				class, public = strings.CutPrefix(m[1], "Async")
 			} else if public {
+				found = append(found, class+"."+m[2])
+			}
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// methodsOfTypeScript returns the public methods and properties of the exported classes that make requests.
+func methodsOfTypeScript(t *testing.T) (found []string) {
+	t.Helper()
+	line := regexp.MustCompile(`(?m)^(?:export )?class (\w+)|^  (?:static )?(?:async )?(?:get )?\*?([a-z]\w*)\(`)
+	for _, file := range []string{"client", "sandbox", "process", "files"} {
+		text, err := os.ReadFile(filepath.Join("typescript/src", file+".ts"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		class := ""
+		for _, m := range line.FindAllStringSubmatch(string(text), -1) {
+			if m[1] != "" {
+				class = m[1]
+			} else if class != "Retries" && class != "ProcessStream" && m[2] != "constructor" {
 				found = append(found, class+"."+m[2])
 			}
 		}

@@ -77,7 +77,9 @@ func TestTypeScript(t *testing.T) {
 	run(t, clean, nil, npm, "install", "--offline", "--no-audit", "--no-fund", "--silent", archives[0])
 	run(t, clean, nil, node, tsc, "--project", ".", "--strict", "--typeRoots", filepath.Join(tools, "@types"))
 	// The types need none of Node's.
-	run(t, clean, nil, node, tsc, "--noEmit", "--strict", "--module", "NodeNext", "--lib", "ES2022,ESNext.Disposable,DOM", "example1.ts")
+	for _, module := range [][]string{{"NodeNext"}, {"ES2022", "--moduleResolution", "Node10"}, {"ES2022", "--moduleResolution", "Bundler"}} {
+		run(t, clean, nil, node, append([]string{tsc, "--noEmit", "--strict", "--target", "ES2022", "example1.ts", "--module"}, module...)...)
+	}
 	tests, err := filepath.Glob(filepath.Join(clean, "*.test.js"))
 	if err != nil || len(tests) == 0 {
 		t.Fatalf("compiled %v, %v", tests, err)

@@ -12,6 +12,9 @@ import { version } from "./version.js";
 /** The time for undoing what an aborted call has begun, in milliseconds. */
 const undoPatience = 10_000;
 
+/** The time for a lost server to come back, as after a restart, in milliseconds. */
+const reconnect = 30_000;
+
 /** The longest answer that is kept in memory, in bytes. A page of a list has at most a few MiB. */
 const maxAnswer = 64 << 20;
 
@@ -24,6 +27,11 @@ export interface CallOptions {
 export interface ClientOptions extends EndpointOptions {
   /** Certificates to trust instead of the machine's, in PEM; default: those in the file that SSL_CERT_FILE names. */
   ca?: string | readonly string[] | undefined;
+  /**
+   * The time for a lost server to come back, in milliseconds.
+   * @internal
+   */
+  reconnect?: number;
 }
 
 /** A request. */
@@ -49,23 +57,39 @@ export function segment(id: string): string {
   return escape(id);
 }
 
-/**
- * Carries out a clean-up of a call that has failed, whose own error is what the caller gets.
- * @internal
- */
-export async function undo(what: (signal: AbortSignal) => Promise<unknown>): Promise<void> {
-  try {
-    await what(AbortSignal.timeout(undoPatience));
-  } catch {
-    // The caller learns why the call failed.
+/** Bounds how long something is tried again. */
+export class Retries {
+  readonly #limit: number;
+  readonly #signal: AbortSignal | undefined;
+  #since: number | undefined;
+  #tries = 0;
+
+  constructor(limit: number, signal: AbortSignal | undefined) {
+    this.#limit = limit;
+    this.#signal = signal;
+  }
+
+  /** Begins anew, after a success. */
+  renew(): void {
+    this.#since = undefined;
+    this.#tries = 0;
+  }
+
+  /** Returns when it is time for another try after an error, or throws that. */
+  async again(err: unknown): Promise<void> {
+    const now = performance.now();
+    this.#since ??= now;
+    if (!(err instanceof UnavailableError) || now - this.#since >= this.#limit) throw err;
+    await pause(Math.min(100 * 2 ** this.#tries++, 2000), this.#signal);
   }
 }
 
 /** A connection to a server, for any number of sandboxes and calls at once. */
 export class Client implements AsyncDisposable {
   readonly #options: ClientOptions;
+  #endpoint: Endpoint | undefined;
   #server: Promise<{ endpoint: Endpoint; transport: Transport }> | undefined;
-  #closed = false;
+  #closed: string | undefined; // why
 
   /** Makes a client. The server is looked up, and started if needed, by the first request. */
   constructor(options: ClientOptions = {}) {
@@ -76,17 +100,43 @@ export class Client implements AsyncDisposable {
     await this.close();
   }
 
-  /** Closes the connections. Sandboxes stay. */
-  async close(): Promise<void> {
-    this.#closed = true;
+  /** Closes the connections. Sandboxes stay. Later calls are rejected with a ClosedError, which says why. */
+  async close(why = "the client was closed"): Promise<void> {
+    this.#closed ??= why;
     (await this.#server?.catch(() => undefined))?.transport.close();
   }
 
   async #connect(): Promise<{ endpoint: Endpoint; transport: Transport }> {
-    const endpoint = await find(this.#options);
+    const endpoint = (this.#endpoint ??= await find(this.#options));
     const file = process.env["SSL_CERT_FILE"];
     const ca = this.#options.ca ?? (file && endpoint.url.startsWith("https:") ? await readFile(file, "utf8") : undefined);
     return { endpoint, transport: new Transport(endpoint, typeof ca === "string" ? [ca] : ca) };
+  }
+
+  /**
+   * Returns a bound for repeating something while the server can't be reached.
+   * @internal
+   */
+  retries(signal: AbortSignal | undefined): Retries {
+    return new Retries(this.#options.reconnect ?? reconnect, signal);
+  }
+
+  /**
+   * Undoes in the background what a call has begun that has failed, with a client of its own: closing this one does not end
+   * it. The program stays until it is done or 10 s have passed.
+   * @internal
+   */
+  undo(what: (client: Client, signal: AbortSignal) => Promise<unknown>): void {
+    if (!this.#endpoint) return; // No request was sent.
+    const client = new Client(this.#options);
+    client.#endpoint = this.#endpoint;
+    const aborter = new AbortController();
+    const timer = setTimeout(() => aborter.abort(), undoPatience);
+    const end = (): void => {
+      clearTimeout(timer);
+      void client.close();
+    };
+    what(client, aborter.signal).then(end, end);
   }
 
   /**
@@ -98,7 +148,7 @@ export class Client implements AsyncDisposable {
     const { signal } = request;
     signal?.throwIfAborted();
     if (signal) setMaxListeners(0, signal); // Node 20 warns of more than 10 calls at once.
-    if (this.#closed) throw closed();
+    if (this.#closed !== undefined) throw closed(this.#closed);
     this.#server ??= this.#connect().catch((err: unknown) => {
       this.#server = undefined;
       throw err;
@@ -107,9 +157,10 @@ export class Client implements AsyncDisposable {
     const headers: Record<string, string> = { "User-Agent": `sandpit-typescript/${version}`, ...request.headers };
     if (endpoint.key) headers["Authorization"] = `Bearer ${endpoint.key}`;
     if (endpoint.namespace) headers["X-Sandpit-Namespace"] = endpoint.namespace;
+    const target = path + queryOf(request.query);
     let { body } = request;
     if (request.json !== undefined) {
-      body = Buffer.from(JSON.stringify(request.json));
+      body = Buffer.from(JSON.stringify(request.json, (name, value: unknown) => finite(name, value)));
       headers["Content-Type"] = "application/json";
     }
     if (body instanceof Uint8Array) headers["Content-Length"] = String(body.length);
@@ -118,10 +169,10 @@ export class Client implements AsyncDisposable {
     for (;;) {
       let answer;
       try {
-        answer = await transport.send({ method, path: path + queryOf(request.query), headers, body, signal, patience: request.patience ?? patience });
+        answer = await transport.send({ method, path: target, headers, body, signal, patience: request.patience ?? patience });
       } catch (cause) {
         signal?.throwIfAborted();
-        if (this.#closed) throw closed();
+        if (this.#closed !== undefined) throw closed(this.#closed);
         if (safe && cause instanceof ConnectionError && cause.lost) {
           safe = false;
           continue;
@@ -164,17 +215,17 @@ export class Client implements AsyncDisposable {
 
   /**
    * Makes a request that can be repeated, because it has an Idempotency-Key. If it is aborted, takeBack gets the answer
-   * that the server has made, to undo it.
+   * that the server has made, to undo it in the background.
    * @internal
    */
-  async once(method: string, path: string, request: RequestParts = {}, takeBack?: (made: Json, signal: AbortSignal) => Promise<unknown>): Promise<Json> {
+  async once(method: string, path: string, request: RequestParts = {}, takeBack?: (made: Json, client: Client, signal: AbortSignal) => Promise<unknown>): Promise<Json> {
     request.signal?.throwIfAborted();
     const keyed = { ...request, headers: { ...request.headers, "Idempotency-Key": randomUUID() } };
     try {
       return await this.call(method, path, keyed);
     } catch (err) {
       if (takeBack && request.signal?.aborted) {
-        await undo(async (signal) => await takeBack(await this.#made(method, path, { ...keyed, signal }), signal));
+        this.undo(async (client, signal) => await takeBack(await client.#made(method, path, { ...keyed, signal }), client, signal));
       }
       throw err;
     }
@@ -186,8 +237,8 @@ export class Client implements AsyncDisposable {
       try {
         return await this.call(method, path, request);
       } catch (err) {
-        if (!(err instanceof StateError)) throw err;
-        await pause(50);
+        if (!(err instanceof StateError && err.retryAfter)) throw err;
+        await pause(50, request.signal);
       }
     }
   }
@@ -262,13 +313,19 @@ export async function collect(pieces: AsyncIterable<Uint8Array>, max: number): P
 
 function queryOf(query: RequestParts["query"] = {}): string {
   const pairs = Object.entries(query).flatMap(([name, value]) =>
-    (Array.isArray(value) ? (value as string[]) : [value]).filter((v) => v !== undefined && v !== false).map((v) => `${name}=${escape(String(v))}`),
+    (Array.isArray(value) ? (value as string[]) : [value]).filter((v) => v !== undefined && v !== false).map((v) => `${name}=${escape(String(finite(name, v)))}`),
   );
   return pairs.length > 0 ? `?${pairs.join("&")}` : "";
 }
 
-function closed(): ClosedError {
-  return new ClosedError("the client was closed", { hint: "make another one" });
+/** Returns a value of a request. JSON has only finite numbers. */
+function finite(name: string, value: unknown): unknown {
+  if (typeof value === "number" && !Number.isFinite(value)) throw new InvalidError(`${name} is ${value}`, { hint: "pass a finite number, or leave it out" });
+  return value;
+}
+
+function closed(why: string): ClosedError {
+  return new ClosedError(why, { hint: "make another one" });
 }
 
 /** Returns the error of a request without an answer. */

@@ -55,7 +55,14 @@ export class NotFoundError extends SandpitError {}
 export class AlreadyExistsError extends SandpitError {}
 
 /** The present state does not allow the request, such as a command in a stopped sandbox. */
-export class StateError extends SandpitError {}
+export class StateError extends SandpitError {
+  /** Seconds after which the same request may succeed by itself; 0: it won't. */
+  readonly retryAfter: number;
+  constructor(message: string, details: ErrorDetails = {}) {
+    super(message, details);
+    this.retryAfter = details.retryAfter ?? 0;
+  }
+}
 
 /** The sandbox was removed or has failed, or the client was closed. */
 export class ClosedError extends StateError {}
@@ -196,8 +203,8 @@ const classes = new Map<number, Kind>([
 ]);
 
 /** Returns the seconds of a Retry-After header, at most a minute. */
-function seconds(header: string | undefined): number {
-  const value = Number(header ?? 1);
+function seconds(header: string): number {
+  const value = Number(header);
   return Number.isFinite(value) ? Math.min(Math.max(value, 0), 60) : 1;
 }
 
@@ -210,7 +217,7 @@ export function errorOf(status: number, body: Json, retryAfter?: string): Sandpi
     requestId: text(body, "request_id"),
     path: text(body, "path"),
     status,
-    retryAfter: seconds(retryAfter),
+    ...(retryAfter === undefined ? {} : { retryAfter: seconds(retryAfter) }),
     ...(typeof body["exit_code"] === "number" ? { exitCode: body["exit_code"] } : {}),
   });
 }

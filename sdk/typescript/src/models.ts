@@ -1,5 +1,5 @@
 import { type Json, isObject, number, object, text, time } from "./json.js";
-import { name } from "./names.js";
+import { name, nameOf } from "./names.js";
 
 // Each value keeps the JSON that it was read from in raw, with the fields of newer servers.
 
@@ -57,9 +57,9 @@ export class Result {
     this.seconds = number(raw, "wall_seconds");
   }
 
-  /** Whether the command has succeeded. */
+  /** Whether the command has succeeded, and no output was lost. */
   get ok(): boolean {
-    return this.exitCode === 0;
+    return this.exitCode === 0 && this.lostBytes === 0;
   }
 
   /** Standard output as text. Bytes that are not UTF-8 are replaced. */
@@ -93,7 +93,7 @@ export function readProcess(raw: Json): ProcessInfo {
   return {
     id: text(raw, "id"),
     pid: number(raw, "pid"),
-    argv: raw["encoding"] === "base64" ? argv.map((a) => Buffer.from(a, "base64").toString()) : argv,
+    argv: raw["encoding"] === "base64" ? argv.map((a) => nameOf(Buffer.from(a, "base64"))) : argv,
     background: raw["background"] === true,
     startedAt: time(raw, "started_at"),
     result: isObject(raw["result"]) ? new Result(raw["result"]) : undefined,

@@ -36,6 +36,11 @@ export function bytesOf(name: string): Buffer {
   );
 }
 
+/** Reports whether a string has bytes that are not UTF-8. */
+export function hasBytes(value: string): boolean {
+  return /[\udc80-\udcff]/u.test(value);
+}
+
 /** Returns a name of an object, which is in base64 where it is not UTF-8. */
 export function name(raw: Json, field: string): string {
   const value = text(raw, field);

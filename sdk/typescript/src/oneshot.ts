@@ -1,5 +1,5 @@
 import { posix } from "node:path";
-import { collect as collectBytes } from "./client.js";
+import { collect as collectBytes, segment } from "./client.js";
 import { FileError, FileNotFoundError, SandpitError } from "./errors.js";
 import type { Command, RunOptions } from "./exec.js";
 import type { Content } from "./files.js";
@@ -32,7 +32,7 @@ export class Run {
     readonly unmatched: readonly string[],
   ) {}
 
-  /** Whether the command has succeeded. */
+  /** Whether the command has succeeded, and no output was lost. */
   get ok(): boolean {
     return this.result.ok;
   }
@@ -63,13 +63,22 @@ export class Run {
 
 /**
  * Runs a command in a new sandbox, and returns its output and files, also after a failure or a timeout. The sandbox is
- * always removed.
+ * always removed; if the signal has aborted, in the background.
  */
 export async function run(options: OneShot): Promise<Run> {
   const { cmd, files = {}, collect = [], maxFiles = 1000, maxBytes = 64 << 20, signal, dir, user } = options;
   const { env: _, user: __, ...create } = options;
   return await withClient(options, false, async (client) => {
-    await using sb = await Sandbox.create({ ...create, client });
+    const sb = await Sandbox.create({ ...create, client });
+    try {
+      return await inside(sb);
+    } finally {
+      if (signal?.aborted) client.undo((client, signal) => client.call("DELETE", `/v1/sandboxes/${segment(sb.id)}`, { signal }));
+      else await sb.remove();
+    }
+  });
+
+  async function inside(sb: Sandbox): Promise<Run> {
     const given = [...(files instanceof Map ? (files as ReadonlyMap<string, Content>) : Object.entries(files))];
     let where = under(options.workdir ?? "", dir ?? "");
     if (!posix.isAbsolute(where) && ![...collect, ...given.map(([path]) => path)].every((path) => posix.isAbsolute(path))) {
@@ -80,7 +89,7 @@ export async function run(options: OneShot): Promise<Run> {
     const found = new Collection(sb, maxFiles, maxBytes, { user, signal });
     for (const pattern of collect) await found.add(pattern, where);
     return new Run(result, found.files, found.omitted, found.unmatched);
-  });
+  }
 }
 
 /** Files of a sandbox, within bounds. */

@@ -1,13 +1,11 @@
+import { randomUUID } from "node:crypto";
 import { TextDecoder } from "node:util";
-import { type CallOptions, type Client, pause, type RequestParts, segment } from "./client.js";
-import { errorOf, NotFoundError, SandpitError, ServerTimeoutError, StreamLostError, UnavailableError } from "./errors.js";
+import { type CallOptions, type Client, pause, type RequestParts, type Retries, segment } from "./client.js";
+import { errorOf, InvalidError, NotFoundError, SandpitError, ServerTimeoutError, StateError, StreamLostError } from "./errors.js";
 import { objectOf } from "./events.js";
 import { Cursor, Frame, FrameReader, streamType } from "./frames.js";
 import { isObject, type Json, object, text } from "./json.js";
 import { type Output, type ProcessInfo, readProcess, Result } from "./models.js";
-
-/** How often a lost stream is opened again without anything new. */
-const retries = 4;
 
 /** The longest piece of input of one request, in bytes. */
 const maxInput = 1 << 20;
@@ -26,33 +24,38 @@ export interface TerminalSize {
 
 /**
  * The output of one process, over as many connections as needed. open makes the request of the first connection, and of
- * those after a loss, in which the server repeats what it has retained.
+ * those after a loss, in which the server repeats what it has retained. started is called once the process is known.
  */
 export class ProcessStream {
   process: ProcessInfo | undefined;
   result: Json | undefined;
   readonly #open: () => AsyncIterable<Uint8Array>;
-  readonly #signal: AbortSignal | undefined;
+  readonly #retries: Retries;
+  #known = false; // The present connection has named the process.
+  readonly #started: ((process: ProcessInfo) => void) | undefined;
 
-  constructor(open: () => AsyncIterable<Uint8Array>, signal: AbortSignal | undefined) {
+  constructor(open: () => AsyncIterable<Uint8Array>, retries: Retries, started?: (process: ProcessInfo) => void) {
     this.#open = open;
-    this.#signal = signal;
+    this.#retries = retries;
+    this.#started = started;
   }
 
   /** Yields the output until the process has ended. */
   async *outputs(): AsyncGenerator<Output, void, undefined> {
     const cursor = new Cursor();
     const decoders = { stdout: new TextDecoder(), stderr: new TextDecoder() };
-    for (let failures = 0; ; ) {
+    for (;;) {
       const before = cursor.position;
+      const began = performance.now();
+      this.#known = false;
       try {
         yield* this.#once(cursor, decoders);
         break;
       } catch (err) {
-        failures = cursor.position > before ? 0 : failures + 1;
-        if (!(err instanceof UnavailableError) || (err instanceof StreamLostError && err.code) || failures > retries || !this.process) throw err;
+        if (!this.process) throw err;
+        if (cursor.position > before || (this.#known && performance.now() - began > 1000)) this.#retries.renew();
+        await this.#retries.again(err);
       }
-      await pause(Math.min(100 * 2 ** failures, 2000), this.#signal);
     }
     for (const stream of ["stdout", "stderr"] as const) {
       const rest = decoders[stream].decode();
@@ -79,9 +82,13 @@ export class ProcessStream {
             if (lostBytes > 0) yield { stream: "lost", data: new Uint8Array(), text: "", lostBytes };
             break;
           }
-          case Frame.started:
+          case Frame.started: {
+            const first = !this.process;
+            this.#known = true;
             this.process = readProcess(objectOf(payload.toString()));
+            if (first) this.#started?.(this.process);
             break;
+          }
           case Frame.result:
             this.result = objectOf(payload.toString());
             break;
@@ -114,17 +121,41 @@ export class Stdin {
     this.#path = path;
   }
 
-  /** Writes. Input that does not fit into a buffer, such as a pipe's, waits until the process reads, for 10 minutes at most. */
-  async write(data: string | Uint8Array, options: CallOptions = {}): Promise<void> {
+  /**
+   * Writes, and with close ends the input. Input that does not fit into a buffer, such as a pipe's, waits until the process
+   * reads, for 10 minutes at most.
+   */
+  async write(data: string | Uint8Array, options: CallOptions & { close?: boolean } = {}): Promise<void> {
+    const { close = false, signal } = options;
     const bytes = typeof data === "string" ? Buffer.from(data) : data;
-    for (let at = 0; at < bytes.length; at += maxInput) {
-      await this.#client.once("POST", this.#path, { body: bytes.subarray(at, at + maxInput), signal: options.signal, patience: inputPatience });
+    for (let at = 0; at < Math.max(bytes.length, Number(close)); at += maxInput) {
+      const query = { close: close && at + maxInput >= bytes.length };
+      await this.#post({ query, body: bytes.subarray(at, at + maxInput), signal, patience: inputPatience });
+    }
+  }
+
+  /** Makes a request once, over as many connections as needed. */
+  async #post(request: RequestParts): Promise<void> {
+    const retries = this.#client.retries(request.signal);
+    const headers = { "Idempotency-Key": randomUUID() };
+    for (;;) {
+      try {
+        await this.#client.call("POST", this.#path, { ...request, headers });
+        return;
+      } catch (err) {
+        if (err instanceof StateError && err.retryAfter) {
+          retries.renew(); // The server has the request.
+          await pause(err.retryAfter * 1000, request.signal);
+        } else {
+          await retries.again(err);
+        }
+      }
     }
   }
 
   /** Ends the input. */
   async close(options: CallOptions = {}): Promise<void> {
-    await this.#client.once("POST", this.#path, { query: { close: true }, signal: options.signal });
+    await this.write("", { ...options, close: true });
   }
 }
 
@@ -167,7 +198,7 @@ export class Process {
       query = {};
       return bytes;
     };
-    yield* new ProcessStream(open, options.signal).outputs();
+    yield* new ProcessStream(open, this.#client.retries(options.signal)).outputs();
   }
 
   /** Asks the server for the state of the process. */
@@ -178,10 +209,22 @@ export class Process {
 
   /** Waits until the process has ended. After timeout seconds it throws ServerTimeoutError, and the process continues. */
   async wait(options: CallOptions & { timeout?: number } = {}): Promise<Result> {
+    if (options.timeout !== undefined && !Number.isFinite(options.timeout)) {
+      throw new InvalidError(`timeout is ${options.timeout}`, { hint: "pass a finite number, or leave it out" });
+    }
     const until = options.timeout === undefined ? Infinity : Date.now() + options.timeout * 1000;
+    const retries = this.#client.retries(options.signal);
     for (;;) {
       const timeout = Math.min(30, Math.max(0.001, (until - Date.now()) / 1000));
-      const info = readProcess(await this.#client.call("GET", `${this.#path}/wait`, { query: { timeout }, signal: options.signal }));
+      let info;
+      try {
+        info = readProcess(await this.#client.call("GET", `${this.#path}/wait`, { query: { timeout }, signal: options.signal }));
+      } catch (err) {
+        if (Date.now() >= until) throw err;
+        await retries.again(err);
+        continue;
+      }
+      retries.renew();
       if (info.result) {
         this.info = info;
         return info.result;

@@ -1,4 +1,4 @@
-import { type CallOptions, Client, segment, undo } from "./client.js";
+import { type CallOptions, Client, segment } from "./client.js";
 import { type CodeContext, type CodeOptions, type CodeRun, readContext, runCode } from "./code.js";
 import { NotFoundError, StreamLostError } from "./errors.js";
 import { lines, objectOf } from "./events.js";
@@ -72,7 +72,7 @@ export class Sandbox implements AsyncDisposable {
       ...spec,
     };
     return await withClient(options, true, async (client, owns) => {
-      const remove = async (made: Json, signal: AbortSignal): Promise<void> => {
+      const remove = async (made: Json, client: Client, signal: AbortSignal): Promise<void> => {
         await client.call("DELETE", `/v1/sandboxes/${segment(text(made, "id"))}`, { signal });
       };
       return new Sandbox(client, owns, await client.once("POST", "/v1/sandboxes", { json, signal }, remove));
@@ -116,7 +116,7 @@ export class Sandbox implements AsyncDisposable {
       if (!(err instanceof NotFoundError)) throw err;
     }
     this.#removed = true;
-    await this.close();
+    if (this.#owns) await this.#client.close(`sandbox ${this.id} was removed`);
   }
 
   /** Closes the connections, unless the client is the caller's. The sandbox stays. */
@@ -153,7 +153,9 @@ export class Sandbox implements AsyncDisposable {
   /** Creates an interpreter beside the default one, with its own state. */
   async createContext(options: CallOptions & Partial<Record<"language" | "id" | "dir", string>> & { env?: CommandOptions["env"] } = {}): Promise<CodeContext> {
     const { language, id, dir, env, signal } = options;
-    const remove = async (made: Json, signal: AbortSignal): Promise<void> => await this.removeContext(readContext(made), { signal });
+    const remove = async (made: Json, client: Client, signal: AbortSignal): Promise<void> => {
+      await client.call("DELETE", `${this.#path}/contexts/${segment(text(made, "id"))}`, { signal });
+    };
     return readContext(await this.#client.once("POST", `${this.#path}/contexts`, { json: defined({ language, id, dir, env }), signal }, remove));
   }
 
@@ -164,8 +166,21 @@ export class Sandbox implements AsyncDisposable {
 
   /** Removes a context, and kills its interpreter. */
   async removeContext(context: CodeContext | string, options: CallOptions = {}): Promise<void> {
-    const id = typeof context === "string" ? context : context.id;
-    await this.#client.call("DELETE", `${this.#path}/contexts/${segment(id)}`, { signal: options.signal });
+    await this.#client.call("DELETE", this.#context(context), { signal: options.signal });
+  }
+
+  /** Kills the interpreter of a context. The next run starts a new one, without the state. */
+  async restartContext(context: CodeContext | string, options: CallOptions = {}): Promise<void> {
+    await this.#client.once("POST", `${this.#context(context)}/restart`, { signal: options.signal });
+  }
+
+  /** Interrupts the present run of a context, as ^C does. The state is kept. It is a no-op without a run. */
+  async interruptContext(context: CodeContext | string, options: CallOptions = {}): Promise<void> {
+    await this.#client.once("POST", `${this.#context(context)}/interrupt`, { signal: options.signal });
+  }
+
+  #context(context: CodeContext | string): string {
+    return `${this.#path}/contexts/${segment(typeof context === "string" ? context : context.id)}`;
   }
 
   /** Freezes all processes. A request to the sandbox, or resume, makes them continue. */
@@ -215,21 +230,36 @@ export class Sandbox implements AsyncDisposable {
     return text(await this.#client.call("POST", `${this.#path}/ports/${segment(String(port))}/previews`, { json, signal: options.signal }), "url");
   }
 
-  /** Yields the entries of the log; with tail, the last ones only; with follow, those to come, too. */
+  /** Yields the entries of the log; with tail, the last ones only; with follow, those to come, too. After a lost connection it continues where it was. */
   async *logs(options: CallOptions & { tail?: number; process?: string; follow?: boolean } = {}): AsyncGenerator<LogEntry, void, undefined> {
     const { tail, process, follow, signal } = options;
-    const request = { query: { tail, process, follow }, headers: { Accept: "application/x-ndjson" }, signal };
-    for await (const line of lines(this.#client.bytes("reading the log", "GET", `${this.#path}/logs`, request))) {
-      if (!line) continue; // a ping
-      const entry = objectOf(line);
-      if ("seq" in entry) yield readLogEntry(entry);
-      if ("end" in entry) {
-        const failed = ended(object(entry, "end"));
-        if (failed) throw failed;
-        return;
+    const retries = this.#client.retries(signal);
+    let after: number | undefined;
+    for (let begun = false; ; ) {
+      const request = { query: { tail: after === undefined ? tail : undefined, after, process, follow }, headers: { Accept: "application/x-ndjson" }, signal };
+      try {
+        for await (const line of lines(this.#client.bytes("reading the log", "GET", `${this.#path}/logs`, request))) {
+          begun = true;
+          if (!line) continue; // a ping
+          const entry = objectOf(line);
+          if ("seq" in entry) {
+            after = number(entry, "seq");
+            retries.renew();
+            yield readLogEntry(entry);
+          }
+          if ("end" in entry) {
+            const failed = ended(object(entry, "end"));
+            if (failed) throw failed;
+            return;
+          }
+        }
+        throw new StreamLostError("the connection was lost before the end of the log");
+      } catch (err) {
+        if (!begun && !(err instanceof StreamLostError)) throw err;
+        begun = true;
+        await retries.again(err);
       }
     }
-    throw new StreamLostError("the connection was lost before the end of the log");
   }
 
   async #list<T>(what: string, { signal }: CallOptions, read: (raw: Json) => T): Promise<T[]> {
@@ -252,6 +282,7 @@ export async function withClient<T>(options: FindOptions, keep: boolean, what: (
     done = true;
     return made;
   } finally {
-    if (!options.client && !(keep && done)) await undo(() => client.close());
+    const closing = !options.client && !(keep && done) ? client.close() : undefined;
+    if (!options.signal?.aborted) await closing;
   }
 }

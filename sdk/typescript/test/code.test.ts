@@ -53,3 +53,18 @@ Rich()`;
   assert.deepEqual(seen, ["before\n", "false <b>rich</b>", "true <b>rich</b>"]);
   assert.deepEqual([got.outputs.length, got.text, got.outputs[0]?.forms["text"]], [2, "plain", "plain"]);
 });
+
+eachWay("a context is interrupted, and restarted", async (client) => {
+  await using sb = await Sandbox.create({ client });
+  const context = await sb.createContext({ language: "python" });
+  await sb.runCode("y = 1", { context });
+  await sb.interruptContext(context);
+  let interrupting: Promise<void> | undefined;
+  const code = "import time\nprint('begun', flush=True)\ntime.sleep(1000)";
+  const got = await sb.runCode(code, { context, timeout: 60, onOutput: () => void (interrupting ??= sb.interruptContext(context.id)) });
+  await interrupting;
+  assert.deepEqual([got.error?.name, got.timedOut], ["KeyboardInterrupt", false]);
+  assert.equal((await sb.runCode("y", { context })).text, "1");
+  await sb.restartContext(context);
+  assert.equal((await sb.runCode("y", { context })).error?.name, "NameError");
+});

@@ -5,9 +5,9 @@ import { readFileSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
-import { Client, ClosedError, NotFoundError, Process, Sandbox, UnavailableError } from "@sandpit/sdk";
+import { Client, type ClientOptions, ClosedError, NotFoundError, Process, run, Sandbox, UnavailableError } from "@sandpit/sdk";
 import { find } from "./node_modules/@sandpit/sdk/dist/config.js";
-import { directory, socket, ways } from "./server.js";
+import { directory, eventually, restarted, socket, stalled, ways } from "./server.js";
 
 /** Passes connections on to the server, and cuts each of the first ones after some bytes of answers. */
 async function cutter(name: string) {
@@ -69,7 +69,7 @@ test("output that the server no longer has is reported as lost", async () => {
 
 test("a connection that is always lost is an error", async () => {
   await using cut = await cutter("c");
-  await using client = new Client({ server: cut.address });
+  await using client = new Client({ server: cut.address, reconnect: 500 } as ClientOptions);
   await using sb = await Sandbox.create({ client });
   const p = await sb.start("sleep 1000");
   cut.cuts.push(...Array.from({ length: 20 }, () => 0));
@@ -83,7 +83,7 @@ test("an aborted command is killed, also when it is aborted early", async () => 
   const aborter = new AbortController();
   const reason = new Error("mine");
   await assert.rejects(sb.run("echo begun; sleep 1000", { signal: aborter.signal, onOutput: () => aborter.abort(reason) }), reason);
-  assert.equal((await sb.processes())[0]?.result?.signal, 9);
+  await eventually(async () => (await sb.processes())[0]?.result?.signal === 9);
   for (const begin of [sb.run.bind(sb), sb.start.bind(sb)]) {
     for (let k = 0; k < 12; k++) {
       const early = new AbortController();
@@ -93,7 +93,7 @@ test("an aborted command is killed, also when it is aborted early", async () => 
       if (begun instanceof Process) await begun.kill();
     }
   }
-  assert.deepEqual((await sb.processes()).filter((p) => !p.result), []);
+  await eventually(async () => (await sb.processes()).every((p) => p.result));
 });
 
 test("a create that is aborted leaves no sandbox", async () => {
@@ -105,8 +105,31 @@ test("a create that is aborted leaves no sandbox", async () => {
     const made = await creating.catch((err: unknown) => assert.equal(err, aborter.signal.reason));
     await made?.remove();
   }
-  assert.deepEqual(await Sandbox.list({ client }), []);
+  await eventually(async () => (await Sandbox.list({ client })).length === 0);
   await assert.rejects(Sandbox.create({ client, signal: AbortSignal.abort() }), { name: "AbortError" });
+});
+
+test("an aborted call of a server that does not answer is rejected at once, and is undone when it does", async () => {
+  await using client = new Client(ways["a unix socket"]);
+  await using sb = await Sandbox.create({ client });
+  const own = new Client(ways["a unix socket"]);
+  await own.version();
+  await stalled(async () => {
+    const aborter = new AbortController();
+    const { signal } = aborter;
+    const calls = [sb.run("sleep 1000", { signal }), sb.start("sleep 1000", { signal }), Sandbox.create({ client: own, signal }), run({ cmd: "sleep 1000", client: own, signal })];
+    const ends = Promise.all(calls.map((call) => assert.rejects(call, { name: "AbortError" })));
+    await sleep(300);
+    const aborted = Date.now();
+    aborter.abort();
+    await ends;
+    await own.close();
+    assert(Date.now() - aborted < 5000);
+  });
+  const ids = async () => (await Sandbox.list({ client })).map((info) => info.id);
+  await sleep(1000); // What the server has received is carried out.
+  await eventually(async () => (await ids()).length === 1 && (await sb.processes()).every((p) => p.result));
+  assert.deepEqual(await ids(), [sb.id]);
 });
 
 test("every call can be aborted", async () => {
@@ -192,6 +215,18 @@ test("a client that is closed makes no requests", async () => {
   await assert.rejects(client.version(), ClosedError);
 });
 
+test("a removed sandbox with a client of its own says that it was removed", async () => {
+  const { server } = ways["a unix socket"]!;
+  process.env["SANDPIT_SERVER"] = server;
+  try {
+    const sb = await Sandbox.create();
+    await sb.remove();
+    await assert.rejects(sb.run("true"), (err) => err instanceof ClosedError && err.message === `sandbox ${sb.id} was removed`);
+  } finally {
+    delete process.env["SANDPIT_SERVER"];
+  }
+});
+
 test("closing a client ends its calls", async () => {
   await using other = new Client(ways["a unix socket"]);
   await using sb = await Sandbox.create({ client: other });
@@ -232,4 +267,43 @@ test("a request is repeated once after a 429, when the server says", async () =>
   await assert.rejects(client.version({ signal: aborter.signal }), { name: "AbortError" });
   assert.equal(seen.length, 1);
   server.close();
+});
+
+// The port changes: this test is the last.
+test("a restart of the server is waited for", async () => {
+  await using client = new Client(ways["a unix socket"]);
+  await using sb = await Sandbox.create({ client });
+  const gated = "while [ ! -e /tmp/go ]; do sleep 0.02; done";
+  const begun = new Set<string>();
+  const p = await sb.start(`echo a; ${gated}; echo b; exit 4`);
+  const follow = async () => {
+    let seen = "";
+    for await (const output of p.output()) {
+      seen += output.text;
+      begun.add("output");
+    }
+    return seen;
+  };
+  const log = async () => {
+    let seen = "";
+    for await (const entry of sb.logs({ follow: true, process: p.id })) {
+      seen += entry.text;
+      begun.add("log");
+      if (seen.includes("b")) break;
+    }
+    return seen;
+  };
+  const ran = sb.run(`echo c; ${gated}; cat; exit 5`, { input: "in", onOutput: () => begun.add("run") });
+  const all = Promise.all([p.wait(), follow(), log(), ran]);
+  all.catch(() => {});
+  await eventually(async () => begun.size === 3);
+  await restarted(async () => {
+    const short = new Client({ ...ways["a unix socket"], reconnect: 300 } as ClientOptions);
+    await assert.rejects(new Process(short, `/v1/sandboxes/${sb.id}`, p.info).wait(), UnavailableError);
+    await assert.rejects(p.wait({ timeout: 0.3 }), UnavailableError);
+    await sleep(4000); // longer than a few quick retries
+  });
+  await eventually(async () => await sb.files.write("/tmp/go", "").then(() => true, () => false));
+  const [ended, followed, logged, result] = await all;
+  assert.deepEqual([ended.exitCode, followed, logged, result.stdout, result.exitCode], [4, "a\nb\n", "a\nb\n", "c\nin", 5]);
 });

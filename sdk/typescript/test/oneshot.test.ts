@@ -5,7 +5,7 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, symlinkSync, writeFil
 import { join } from "node:path";
 import { test } from "node:test";
 import { InvalidError, Result, Run, run, Sandbox, SandpitError } from "@sandpit/sdk";
-import { directory, eachWay } from "./server.js";
+import { directory, eachWay, eventually } from "./server.js";
 
 eachWay("files go in and come out", async (client) => {
   const got = await run({
@@ -42,7 +42,7 @@ eachWay("an aborted run leaves no sandbox", async (client) => {
   const aborter = new AbortController();
   const running = run({ cmd: "echo begun; sleep 1000", onOutput: () => aborter.abort(), signal: aborter.signal, client });
   await assert.rejects(running, { name: "AbortError" });
-  assert.deepEqual(await Sandbox.list({ client }), []);
+  await eventually(async () => (await Sandbox.list({ client })).length === 0);
 });
 
 test("names of a sandbox write nothing elsewhere", async () => {

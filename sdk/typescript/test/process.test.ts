@@ -1,7 +1,8 @@
 // Commands and processes, on a real server.
 import assert from "node:assert/strict";
-import { CommandFailedError, CommandTimedOutError, NotFoundError, type Output, Sandbox, ServerTimeoutError, StartError } from "@sandpit/sdk";
-import { eachWay } from "./server.js";
+import { Client, CommandFailedError, CommandTimedOutError, InvalidError, NotFoundError, type Output, Result, Sandbox, ServerTimeoutError, StartError } from "@sandpit/sdk";
+import { test } from "node:test";
+import { eachWay, ways } from "./server.js";
 
 const all = async (outputs: AsyncIterable<Output>) => {
   let text = "";
@@ -32,6 +33,47 @@ eachWay("input and output may be any bytes", async (client) => {
   assert.equal((await sb.run("cat; printf é", { input: "ü" })).stdout, "üé");
   assert.equal((await sb.run(["cat"], { input: "" })).stdout, "");
   assert.equal((await sb.run(["true"], { input: Buffer.alloc(8 << 20) })).exitCode, 0);
+});
+
+eachWay("long input is written while output is read", async (client) => {
+  await using sb = await Sandbox.create({ client });
+  const data = Buffer.alloc(12 << 20, Uint8Array.from({ length: 251 }, (_, i) => i));
+  const got = await sb.run(["cat"], { input: data, timeout: 120, check: true });
+  assert.deepEqual([got.lostBytes, got.stdoutBytes.length], [0, data.length]);
+  assert(data.equals(got.stdoutBytes));
+  assert.deepEqual([(await sb.run("head -c 3", { input: data })).stdoutBytes.length, (await sb.run("exec <&-; sleep 1", { input: data })).exitCode], [3, 0]);
+});
+
+test("a result with lost output is not ok", () => {
+  assert.deepEqual([new Result({ exit_code: 0 }).ok, new Result({ exit_code: 0 }, Buffer.of(), Buffer.of(), 1).ok], [true, false]);
+});
+
+test("numbers that are not finite are refused", async () => {
+  await using client = new Client(ways["a unix socket"]);
+  await using sb = await Sandbox.create({ client });
+  const p = await sb.start("sleep 1000");
+  for (const timeout of [NaN, Infinity, -Infinity]) {
+    await assert.rejects(sb.run("true", { timeout }), (err) => err instanceof InvalidError && /timeout is/.test(err.message));
+    await assert.rejects(sb.start("true", { timeout }), InvalidError);
+    await assert.rejects(sb.runCode("1", { timeout }), InvalidError);
+    await assert.rejects(p.wait({ timeout }), InvalidError);
+    await assert.rejects(sb.extend(timeout), InvalidError);
+    await assert.rejects(Sandbox.create({ life: timeout, client }), InvalidError);
+    await assert.rejects(sb.logs({ tail: timeout }).next(), InvalidError);
+  }
+});
+
+eachWay("names that are not UTF-8 can be in commands", async (client) => {
+  await using sb = await Sandbox.create({ client });
+  const name = "/tmp/ü\udcff";
+  await sb.files.mkdir(name);
+  await sb.files.write(`${name}/a`, "it");
+  assert.equal((await sb.run(["cat", `${name}/a`])).stdout, "it");
+  assert.equal((await sb.run(`cat '${name}/a'`)).stdout, "it");
+  assert.equal((await sb.run(["cat", "a"], { dir: name, check: true })).stdout, "it");
+  assert.equal((await sb.run('cat "$A/a"', { env: { A: name } })).stdout, "it");
+  const p = await sb.start(["cat", `${name}/a`]);
+  assert.deepEqual([(await p.wait()).exitCode, p.info.argv], [0, ["cat", `${name}/a`]]);
 });
 
 eachWay("output is bounded", async (client) => {

@@ -21,11 +21,14 @@ writeFileSync(join(directory, "server.yaml"), 'listen: ["127.0.0.1:0"]\ntls-cert
 const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith("SANDPIT_")));
 env["SANDPIT_HOME"] = join(directory, "data");
 const out = openSync(log, "w");
-const server = spawn(program, ["serve", "--config", join(directory, "server.yaml")], { env, stdio: ["ignore", out, out] });
-const ended = new Promise((done) => server.on("exit", done));
+const start = () => spawn(program, ["serve", "--config", join(directory, "server.yaml")], { env, stdio: ["ignore", out, out] });
+let server = start();
+const stop = async () => {
+  const ended = new Promise((done) => server.on("exit", done));
+  if (server.kill()) await ended;
+};
 after(async () => {
-  server.kill();
-  await ended;
+  await stop();
   rmSync(directory, { recursive: true, force: true });
 });
 
@@ -46,6 +49,31 @@ export const ways: Readonly<Record<string, ClientOptions>> = {
   "a unix socket": { server: `unix://${socket}` },
   "TLS and a key": { server: `https://127.0.0.1:${port}`, key: made.secret, ca: readFileSync(pem, "utf8") },
 };
+
+/** Waits until something holds. */
+export async function eventually(what: () => Promise<boolean>): Promise<void> {
+  for (const until = Date.now() + 60_000; !(await what()); await sleep(20)) if (Date.now() > until) throw new Error("it never held");
+}
+
+/** Ends the server, and starts it again after body has run. Its port changes. */
+export async function restarted(body: () => Promise<void>): Promise<void> {
+  await stop();
+  try {
+    await body();
+  } finally {
+    server = start();
+  }
+}
+
+/** Stops the server, as a machine that hangs, while body runs. */
+export async function stalled(body: () => Promise<void>): Promise<void> {
+  server.kill("SIGSTOP");
+  try {
+    await body();
+  } finally {
+    server.kill("SIGCONT");
+  }
+}
 
 /** Declares a test, for each way to the server. */
 export function eachWay(name: string, body: (client: Client) => Promise<void>): void {
