@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/sandpit-dev/sandpit"
@@ -192,42 +194,83 @@ type Subject struct {
 	Memory int64
 }
 
-// Describe reads what a message is about. The error, for a message that is not one of JSON-RPC or a batch, matches
-// sandpit.ErrInvalid.
+// Describe reads what a message is about, as the SDK reads it: keys are case-sensitive. The error, for a message that is
+// not one of JSON-RPC, is a batch, or has a key twice, matches sandpit.ErrInvalid.
 func Describe(body []byte) (s Subject, err error) {
-	if _, err := decode(body); err != nil {
+	msg, err := decode(body)
+	if err != nil {
 		_, _, text := complaint(body, err)
 		return s, fault.Invalidf("%s", text)
 	}
-	var in struct {
-		Method string `json:"method"`
-		Params struct {
-			Name      string                     `json:"name"`
-			URI       string                     `json:"uri"`
-			Arguments map[string]json.RawMessage `json:"arguments"`
-		} `json:"params"`
+	if _, err := members(body); err != nil {
+		return s, err
 	}
-	_ = json.Unmarshal(body, &in) // parameters of other forms are refused by the SDK
-	s.Method = in.Method
-	s.Detail = clipped(in.Method)
-	switch in.Method {
+	r, ok := msg.(*jsonrpc.Request)
+	if !ok {
+		return s, nil
+	}
+	params, err := members(r.Params)
+	if err != nil {
+		return s, err
+	}
+	s.Method = r.Method
+	s.Detail = clipped(r.Method)
+	switch r.Method {
 	case "notifications/cancelled":
 		s.Vital = true
 	case "resources/read":
+		uri := text(params["uri"])
 		s.Memory = 4 * maxResource
-		s.Sandbox, _, _ = strings.Cut(strings.TrimPrefix(in.Params.URI, scheme), "/")
-		s.Detail += " " + strconv.Quote(clipped(in.Params.URI))
+		s.Sandbox, _, _ = splitURI(uri)
+		s.Detail += " " + strconv.Quote(clipped(uri))
 	case "tools/call":
+		args, err := members(params["arguments"])
+		if err != nil {
+			return s, err
+		}
+		name := text(params["name"])
 		s.Memory = 16 * budget
-		if in.Params.Name == "read_file" || in.Params.Name == "run_code" {
+		if name == "read_file" || name == "run_code" {
 			s.Memory += 4 * maxPicture
 		}
-		s.Vital = in.Params.Name == "remove_sandbox" || in.Params.Name == "stop_process"
-		s.Detail = "tool " + strconv.Quote(clipped(in.Params.Name)) + about(in.Params.Arguments)
-		_ = json.Unmarshal(in.Params.Arguments["sandbox"], &s.Sandbox)
+		s.Vital = name == "remove_sandbox" || name == "stop_process"
+		s.Detail = "tool " + strconv.Quote(clipped(name)) + about(args)
+		s.Sandbox = text(args["sandbox"])
 	}
 	s.Sandbox = clipped(s.Sandbox)
 	return s, nil
+}
+
+// members returns the members of a JSON object by their exact names, or none for another value, which the SDK refuses. It refuses
+// names that occur twice: which of the values counts differs between decoders.
+func members(raw json.RawMessage) (map[string]json.RawMessage, error) {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	if start, err := d.Token(); err != nil || start != json.Delim('{') {
+		return nil, nil
+	}
+	all := map[string]json.RawMessage{}
+	for d.More() {
+		token, err := d.Token()
+		name, ok := token.(string)
+		if err != nil || !ok {
+			return nil, fault.Invalidf("the message is not valid JSON")
+		}
+		if _, twice := all[name]; twice {
+			return nil, fault.Invalidf("the message has the key %q twice", fault.Clip(name))
+		}
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return nil, fault.Invalidf("the message is not valid JSON")
+		}
+		all[name] = value
+	}
+	return all, nil
+}
+
+// text returns a JSON string, or "" for another value.
+func text(raw json.RawMessage) (s string) {
+	_ = json.Unmarshal(raw, &s)
+	return s
 }
 
 // about describes arguments. Contents may be secrets, so it has only their sizes.

@@ -143,10 +143,39 @@ func TestDescribe(t *testing.T) {
 		{call("remove_sandbox", `{"sandbox":"box"}`), Subject{Method: "tools/call", Sandbox: "box", Detail: `tool "remove_sandbox"`, Vital: true, Memory: little}},
 		{call("x", `[]`), Subject{Method: "tools/call", Detail: `tool "x"`, Memory: little}},
 		{`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"sandpit://box/files/a"}}`, Subject{Method: "resources/read", Sandbox: "box", Detail: `resources/read "sandpit://box/files/a"`, Memory: 4 * maxResource}},
+		{`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"sandpit://b%6fx/files/a"}}`, Subject{Method: "resources/read", Sandbox: "box", Detail: `resources/read "sandpit://b%6fx/files/a"`, Memory: 4 * maxResource}},
 	} {
 		got, err := Describe([]byte(one.body))
 		if diff := cmp.Diff(one.want, got); err != nil || diff != "" {
 			t.Errorf("%s: %v (-want +got)\n%s", one.body, err, diff)
+		}
+	}
+	// Other spellings of a key do not count, as they do not for the SDK.
+	const run = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run_command","arguments":{"sandbox":"i1","command":"x"`
+	ran := Subject{Method: "tools/call", Sandbox: "i1", Detail: `tool "run_command" command of 3 bytes`, Memory: little}
+	for _, body := range []string{
+		run + `},"Name":"remove_sandbox","Arguments":{"sandbox":"i2","path":"/harmless"}}}`,
+		run + `}},"Method":"notifications/cancelled"}`,
+		run + `}},"METHOD":"ping"}`,
+		run + `}},"PARAMS":{"name":"show_policy","arguments":{"sandbox":"i2"}}}`,
+		run + `,"Sandbox":"i2","\u017fandbox":"i3"}}}`,
+	} {
+		got, err := Describe([]byte(body))
+		if diff := cmp.Diff(ran, got); err != nil || diff != "" {
+			t.Errorf("%s: %v (-want +got)\n%s", body, err, diff)
+		}
+	}
+	for _, body := range []string{
+		run + `}},"method":"ping"}`,
+		run + `}},"params":{}}`,
+		run + `},"name":null}}`,
+		run + `},"n\u0061me":"show_policy"}}`,
+		run + `},"arguments":{}}}`,
+		run + `,"sandbox":"i2"}}}`,
+		run + `}}} {"method":"ping"}`,
+	} {
+		if got, err := Describe([]byte(body)); !errors.Is(err, sandpit.ErrInvalid) {
+			t.Errorf("%s is %+v, %v", body, got, err)
 		}
 	}
 	for _, body := range []string{"", "nope", "[]", "{}", `"x"`, `{"jsonrpc":"2.0","id":1}`, `{"jsonrpc":"2.0","id":[],"method":"ping"}`} {

@@ -38,6 +38,17 @@ func fileURI(sandbox, name string) string {
 	return scheme + url.PathEscape(sandbox) + "/files" + (&url.URL{Path: name}).EscapedPath()
 }
 
+// splitURI returns the sandbox of the URI of a resource, and its path in that. ok is false if it has none.
+func splitURI(uri string) (sandbox, rest string, ok bool) {
+	name, rest, ok := strings.Cut(strings.TrimPrefix(uri, scheme), "/")
+	sandbox, err := url.PathUnescape(name)
+	if err != nil {
+		return "", "", false
+	}
+	rest, err = url.PathUnescape(rest)
+	return sandbox, rest, ok && err == nil
+}
+
 // maxResource bounds a resource, in bytes. Clients and not models decide what becomes of them.
 const maxResource = 1 << 20
 
@@ -65,12 +76,8 @@ func (r *registry) addResources() {
 func resource(read func(ctx context.Context, sb sandpit.Sandbox, rest string) (*sdk.ResourceContents, error)) sdk.ResourceHandler {
 	return func(ctx context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 		uri := req.Params.URI
-		name, rest, ok := strings.Cut(strings.TrimPrefix(uri, scheme), "/")
-		sandbox, err := url.PathUnescape(name)
-		if err == nil {
-			rest, err = url.PathUnescape(rest)
-		}
-		if !ok || err != nil || strings.ContainsRune(sandbox+rest, 0) {
+		sandbox, rest, ok := splitURI(uri)
+		if !ok || strings.ContainsRune(sandbox+rest, 0) {
 			return nil, sdk.ResourceNotFoundError(uri)
 		}
 		client, err := hostOf(ctx).Open(ctx)

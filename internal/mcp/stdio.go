@@ -138,8 +138,12 @@ func (l *lines) Read(ctx context.Context) (jsonrpc.Message, error) {
 	}
 }
 
-// decode reads a message. It refuses those with an ID alone, which the SDK takes for answers.
+// decode reads a message. It refuses those with an ID alone, which the SDK takes for answers, and text after a message, which
+// the SDK passes over.
 func decode(line []byte) (jsonrpc.Message, error) {
+	if !json.Valid(line) {
+		return nil, errors.New("it is not valid JSON")
+	}
 	msg, err := jsonrpc.DecodeMessage(line)
 	if r, ok := msg.(*jsonrpc.Response); ok && err == nil && r.Result == nil && r.Error == nil {
 		return nil, errors.New("it has neither a method nor a result")
