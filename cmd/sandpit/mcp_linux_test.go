@@ -370,7 +370,7 @@ func TestMCPFiles(t *testing.T) {
 		resource := func(uri string) *sdk.ResourceContents {
 			t.Helper()
 			res, err := c.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri})
-			if err != nil || len(res.Contents) != 1 || res.Contents[0].URI != uri {
+			if err != nil || len(res.Contents) != 1 || res.Contents[0].URI != uri || res.CacheScope != "private" {
 				t.Fatalf("%s is %v, %v", uri, res, err)
 			}
 			return res.Contents[0]
@@ -380,6 +380,16 @@ func TestMCPFiles(t *testing.T) {
 		}
 		if got := resource("sandpit://box/files/tmp/zeros"); string(got.Blob) != "\x00\x00\x00" {
 			t.Errorf("the resource is %+v", got)
+		}
+		c.do("write_file", in(arguments{"path": "/tmp/empty", "content": ""}))
+		silent := regexp.MustCompile(`^process (p\d+) is running`).FindStringSubmatch(c.do("start_process", in(arguments{"command": "sleep 1000"})))
+		if silent == nil {
+			t.Fatal("no process is started")
+		}
+		for _, uri := range []string{"sandpit://box/files/tmp/empty", "sandpit://box/processes/" + silent[1] + "/output"} {
+			if got := resource(uri); got.Text != "" || got.Blob == nil || len(got.Blob) > 0 || got.MIMEType != "text/plain" {
+				t.Errorf("the empty resource %s is %+v", uri, got)
+			}
 		}
 		for _, uri := range []string{"sandpit://box/files/tmp/none", "sandpit://none/files/tmp/zeros", "sandpit://box/processes/p999/output", "sandpit://box/files/%00"} {
 			var wire *jsonrpc.Error

@@ -77,6 +77,7 @@ func newServer(opt Options) (*sdk.Server, error) {
 	s := sdk.NewServer(&sdk.Implementation{Name: "sandpit", Title: "Sandpit", Version: opt.Version}, &sdk.ServerOptions{
 		Instructions: instructions,
 		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}, Resources: &sdk.ResourceCapabilities{}},
+		SetCacheable: func(_ context.Context, _ sdk.Request, c *sdk.Cacheable) { c.CacheScope = "private" }, // to the caller
 	})
 	s.AddReceivingMiddleware(typed, protected(opt.Log))
 	r := &registry{opt: opt, server: s}

@@ -119,7 +119,15 @@ func readFileResource(ctx context.Context, sb sandpit.Sandbox, rest string) (*sd
 	if isBinary(data) || clean(string(data)) != string(data) {
 		return &sdk.ResourceContents{MIMEType: octets, Blob: data}, nil
 	}
-	return &sdk.ResourceContents{MIMEType: plainText, Text: string(data)}, nil
+	return textResource(string(data)), nil
+}
+
+// textResource returns a text as a resource. The SDK leaves an empty text out, which clients refuse, but not an empty blob.
+func textResource(text string) *sdk.ResourceContents {
+	if text == "" {
+		return &sdk.ResourceContents{MIMEType: plainText, Blob: []byte{}}
+	}
+	return &sdk.ResourceContents{MIMEType: plainText, Text: text}
 }
 
 // readOutputResource returns the output of a process.
@@ -148,5 +156,5 @@ func readOutputResource(ctx context.Context, sb sandpit.Sandbox, rest string) (*
 	if left > 0 {
 		text = "[" + notation.FormatSize(int64(left)) + " of earlier output are left out: call read_output]\n" + text
 	}
-	return &sdk.ResourceContents{MIMEType: plainText, Text: text}, nil
+	return textResource(text), nil
 }
