@@ -890,6 +890,47 @@ func TestMCPGate(t *testing.T) {
 		}
 	}
 
+	// The end of a session ends its calls, which are answered.
+	inSession := header("Mcp-Session-Id", session)
+	ask("POST", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, inSession)
+	answered := make(chan string)
+	go func() {
+		defer close(answered)
+		r, err := http.NewRequestWithContext(t.Context(), "POST", "https://"+s.tls+"/mcp", strings.NewReader(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"run_command","arguments":{"sandbox":"box","command":"touch /tmp/begun; exec sleep 1000"}}}`))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		r.Header.Set("Authorization", "Bearer "+s.key)
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Accept", "application/json, text/event-stream")
+		inSession(r)
+		res, err := browser.Do(r)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer res.Body.Close()
+		text, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		answered <- string(text)
+	}()
+	c.do("run_command", arguments{"sandbox": "box", "command": "until [ -e /tmp/begun ]; do sleep 0.01; done"})
+	if res, text := ask("DELETE", "", inSession); res.StatusCode != http.StatusNoContent {
+		t.Errorf("ending a session: %s, %s", res.Status, text)
+	}
+	if text := <-answered; !strings.Contains(text, `"code":"canceled"`) {
+		t.Errorf("the call of the session is answered with %s", text)
+	}
+	if got := c.do("list_processes", arguments{"sandbox": "box"}); strings.Contains(got, "running since") {
+		t.Errorf("then there are the processes %s", got)
+	}
+	if res, text := ask("POST", `{"jsonrpc":"2.0","id":3,"method":"ping"}`, inSession); res.StatusCode != http.StatusNotFound {
+		t.Errorf("a request in a session that has ended: %s, %s", res.Status, text)
+	}
+
 	// Sessions are bounded, and end.
 	var sessions []string
 	for range 100 {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -32,7 +33,20 @@ type Handler struct {
 	stateful, stateless http.Handler
 
 	mu      sync.Mutex
-	servers map[string]*sdk.Server // by identity; guarded by mu
+	callers map[string]*caller // by identity; guarded by mu
+}
+
+// caller is what an identity has. It is guarded by the mutex of the handler.
+type caller struct {
+	server   *sdk.Server
+	sessions map[string]*session // by ID; some of those of the server, and some that have ended
+}
+
+// session is a session as far as this package knows it. It is guarded by the mutex of the handler.
+type session struct {
+	used  time.Time                       // when its last request began or ended
+	calls map[*Request]context.CancelFunc // requests in progress
+	ended chan struct{}                   // nil: it goes on. Closed when it has ended and no request is in progress
 }
 
 // Request is a request of streamable HTTP.
@@ -41,6 +55,8 @@ type Request struct {
 
 	// Identity is whose sessions the request may use.
 	Identity string
+
+	ended context.Context // of the work; set by Serve
 
 	mu   sync.Mutex
 	code string // guarded by mu
@@ -63,7 +79,7 @@ const (
 
 // NewHandler returns a handler, which offers everything. Close it.
 func NewHandler(version string, log *slog.Logger) *Handler {
-	h := &Handler{opt: Options{Version: version, Log: log}, servers: map[string]*sdk.Server{}}
+	h := &Handler{opt: Options{Version: version, Log: log}, callers: map[string]*caller{}}
 	// The gate has checked hosts and origins, and bounded the body.
 	with := sdk.StreamableHTTPOptions{SessionTimeout: sessionTimeout, DisableLocalhostProtection: true, MaxRequestBodyBytes: -1, PropagateRequestCancellation: true}
 	h.stateful = known(sdk.NewStreamableHTTPHandler(h.server, &with))
@@ -78,30 +94,104 @@ type requestKey struct{}
 func known(h http.Handler) http.Handler {
 	return auth.RequireBearerToken(func(ctx context.Context, _ string, _ *http.Request) (*auth.TokenInfo, error) {
 		r := ctx.Value(requestKey{}).(*Request)
-		return &auth.TokenInfo{UserID: r.Identity, Extra: map[string]any{extraRequest: r, extraContext: ctx}}, nil
+		return &auth.TokenInfo{UserID: r.Identity, Extra: map[string]any{extraRequest: r}}, nil
 	}, &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})(h)
 }
 
-// Keys of auth.TokenInfo.Extra.
-const (
-	extraRequest = "request"
-	extraContext = "context" // of the HTTP request
-)
+// extraRequest is the key of the request in auth.TokenInfo.Extra.
+const extraRequest = "request"
 
-// Serve answers a request. When the context of hr ends, what it has in progress is called off.
+// Serve answers a request, once. When the context of hr or the session ends, what it has in progress is called off.
 func (h *Handler) Serve(w http.ResponseWriter, hr *http.Request, r *Request) error {
-	session, version := hr.Header.Get(headerSession), hr.Header.Get(headerVersion)
-	next := h.stateful
-	if version >= statelessSince {
+	id, next := hr.Header.Get(headerSession), h.stateful
+	ended, cancel := context.WithCancel(hr.Context())
+	defer cancel()
+	r.ended = ended
+	switch {
+	case hr.Header.Get(headerVersion) >= statelessSince:
 		next = h.stateless
-	} else if session == "" && hr.Method == http.MethodPost && h.sessions(r.Identity) >= maxSessions {
-		return sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "%d sessions of the Model Context Protocol are open", maxSessions), "end some with DELETE, or wait until they have been idle for "+sessionTimeout.String())
+	case hr.Method == http.MethodDelete:
+		h.end(hr.Context(), r.Identity, id)
+	case id == "":
+		if h.sessions(r.Identity) >= maxSessions {
+			return sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "%d sessions of the Model Context Protocol are open", maxSessions), "end some with DELETE, or wait until they have been idle for "+sessionTimeout.String())
+		}
+	default:
+		done, err := h.begin(r, id, cancel)
+		if err != nil {
+			return err
+		}
+		defer done()
 	}
 	hr = hr.WithContext(context.WithValue(hr.Context(), requestKey{}, r))
 	hr.Header = hr.Header.Clone()
 	hr.Header.Set("Authorization", "Bearer admitted") // in place of the key, which nothing here needs
 	next.ServeHTTP(w, hr)
 	return nil
+}
+
+// session returns a session of an identity, or nil. h.mu is held.
+func (h *Handler) session(identity, id string) *session {
+	c := h.callers[identity]
+	if c == nil || id == "" {
+		return nil
+	}
+	if s := c.sessions[id]; s != nil {
+		return s
+	}
+	if c.open()[id] == nil {
+		return nil
+	}
+	s := &session{used: time.Now(), calls: map[*Request]context.CancelFunc{}}
+	c.sessions[id] = s
+	return s
+}
+
+// begin notes a request of a session, which cancel ends, until done is called. Sessions that the identity does not have
+// are for the SDK to refuse.
+func (h *Handler) begin(r *Request, id string, cancel context.CancelFunc) (done func(), err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.session(r.Identity, id)
+	if s == nil {
+		return func() {}, nil
+	}
+	if s.ended != nil {
+		return nil, sandpit.WithHint(fault.NotFoundf("the session of the Model Context Protocol has ended"), "initialize another one")
+	}
+	s.used = time.Now()
+	s.calls[r] = cancel
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		s.used = time.Now()
+		delete(s.calls, r)
+		if s.ended != nil && len(s.calls) == 0 {
+			close(s.ended)
+		}
+	}, nil
+}
+
+// end calls off what a session has in progress, and waits for the answers, since the SDK waits for calls and loses those.
+func (h *Handler) end(ctx context.Context, identity, id string) {
+	h.mu.Lock()
+	s := h.session(identity, id)
+	if s == nil || s.ended != nil {
+		h.mu.Unlock()
+		return
+	}
+	s.ended = make(chan struct{})
+	for _, cancel := range s.calls {
+		cancel()
+	}
+	if len(s.calls) == 0 {
+		close(s.ended)
+	}
+	h.mu.Unlock()
+	select {
+	case <-s.ended:
+	case <-ctx.Done():
+	}
 }
 
 // Code returns the code of the error that a tool has returned, or "".
@@ -116,12 +206,12 @@ func (h *Handler) server(hr *http.Request) *sdk.Server {
 	r := hr.Context().Value(requestKey{}).(*Request)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if s := h.servers[r.Identity]; s != nil {
-		return s
+	if c := h.callers[r.Identity]; c != nil {
+		return c.server
 	}
-	for id, s := range h.servers {
-		if count(s) == 0 {
-			delete(h.servers, id)
+	for id, c := range h.callers {
+		if len(c.open()) == 0 {
+			delete(h.callers, id)
 		}
 	}
 	s, err := newServer(h.opt)
@@ -129,7 +219,7 @@ func (h *Handler) server(hr *http.Request) *sdk.Server {
 		panic("mcp: everything can't be offered: " + err.Error())
 	}
 	s.AddReceivingMiddleware(bound)
-	h.servers[r.Identity] = s
+	h.callers[r.Identity] = &caller{server: s, sessions: map[string]*session{}}
 	return s
 }
 
@@ -137,41 +227,48 @@ func (h *Handler) server(hr *http.Request) *sdk.Server {
 func (h *Handler) sessions(identity string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if s := h.servers[identity]; s != nil {
-		return count(s)
+	c := h.callers[identity]
+	if c == nil {
+		return 0
 	}
-	return 0
+	open := c.open()
+	maps.DeleteFunc(c.sessions, func(id string, _ *session) bool { return open[id] == nil })
+	return len(open)
 }
 
-func count(s *sdk.Server) (n int) {
-	for range s.Sessions() {
-		n++
+// open returns the sessions of the server by their IDs, without those of single requests, which have none.
+func (c *caller) open() map[string]*sdk.ServerSession {
+	open := map[string]*sdk.ServerSession{}
+	for s := range c.server.Sessions() {
+		if s.ID() != "" {
+			open[s.ID()] = s
+		}
 	}
-	return n
+	return open
 }
 
 // Close ends all sessions.
 func (h *Handler) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, s := range h.servers {
-		for session := range s.Sessions() {
+	for _, c := range h.callers {
+		for _, session := range c.open() {
 			go session.Close() // waits for what is in progress
 		}
 	}
 }
 
-// bound binds the work for a message to the HTTP request that has brought it.
+// bound binds the work for a message to the request that has brought it.
 func bound(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		extra := req.GetExtra()
 		if extra == nil || extra.TokenInfo == nil {
 			return next(ctx, method, req) // of the SDK itself
 		}
-		r, ended := extra.TokenInfo.Extra[extraRequest].(*Request), extra.TokenInfo.Extra[extraContext].(context.Context)
+		r := extra.TokenInfo.Extra[extraRequest].(*Request)
 		ctx, cancel := context.WithCancelCause(withHost(ctx, r.Host))
 		defer cancel(nil)
-		defer context.AfterFunc(ended, func() { cancel(context.Cause(ended)) })()
+		defer context.AfterFunc(r.ended, func() { cancel(context.Cause(r.ended)) })()
 		res, err := next(ctx, method, req)
 		if t, ok := res.(*sdk.CallToolResult); ok && err == nil && t.IsError {
 			said, _ := t.StructuredContent.(map[string]string)
