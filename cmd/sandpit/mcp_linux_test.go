@@ -21,6 +21,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -431,26 +432,29 @@ func TestMCPBudget(t *testing.T) {
 		if pointer == nil || !strings.Contains(got, "\n1\n2\n3\n") || !strings.Contains(got, "\n99999\n100000\n") || !strings.Contains(got, "failed\n") {
 			t.Fatalf("the result is %.200q … %.300q", got, got[len(got)-300:])
 		}
-		var want, all strings.Builder
+		var want strings.Builder
 		for i := range 100000 {
 			fmt.Fprintln(&want, i+1)
 		}
 		want.WriteString("failed\n")
-		next := regexp.MustCompile(`\[(there is more output already; )?the next call goes on with after=(\d+); process .* is ended: exit code 0\]$`)
-		for args := (arguments{"process": pointer[1]}); ; {
-			got := do("read_output", args)
-			rest := next.FindStringSubmatch(got)
-			if rest == nil {
-				t.Fatalf("the output goes on with %.200q", got[max(0, len(got)-200):])
+		next := regexp.MustCompile(`\[(there is more output already; )?the next call goes on with after="(.*)"; process .* is ended: exit code 0\]$`)
+		pages := func(process string) string {
+			t.Helper()
+			var all strings.Builder
+			for args := (arguments{"process": process}); ; {
+				got := do("read_output", args)
+				rest := next.FindStringSubmatch(got)
+				if rest == nil {
+					t.Fatalf("the output goes on with %.200q", got[max(0, len(got)-200):])
+				}
+				all.WriteString(strings.TrimSuffix(got, rest[0]))
+				if rest[1] == "" {
+					return all.String()
+				}
+				args = arguments{"process": process, "after": rest[2]}
 			}
-			all.WriteString(got[:len(got)-len(rest[0])])
-			if rest[1] == "" {
-				break
-			}
-			after, _ := strconv.Atoi(rest[2])
-			args = arguments{"process": pointer[1], "after": after}
 		}
-		if got := all.String(); len(got) != want.Len() || !strings.HasPrefix(got, "1\n2\n") {
+		if got := pages(pointer[1]); len(got) != want.Len() || !strings.HasPrefix(got, "1\n2\n") {
 			t.Errorf("the output has %d bytes, want %d", len(got), want.Len())
 		}
 		res, err := c.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: pointer[2]})
@@ -458,8 +462,29 @@ func TestMCPBudget(t *testing.T) {
 			t.Errorf("the resource is %v, %v", res, err)
 		}
 
+		// Pages break no character, and characters of more bytes in the result than in the output take no more room.
+		got = do("run_command", arguments{"command": "for i in 1 2 3; do printf x; yes é | head -n 50000 | tr -d '\\n'; done"})
+		pointer = regexp.MustCompile(`process="(p\d+)"`).FindStringSubmatch(got)
+		if pointer == nil || strings.ContainsRune(got, utf8.RuneError) {
+			t.Fatalf("the result is %.200q", got)
+		}
+		if all := pages(pointer[1]); strings.Count(all, "é") != 150000 || strings.Count(all, "x") != 3 || strings.ContainsRune(all, utf8.RuneError) {
+			t.Errorf("the output is %d bytes: %.200q", len(all), all)
+		}
+		for _, command := range []string{"head -c 40000 /dev/urandom", "head -c 400000 /dev/zero"} {
+			got := do("run_command", arguments{"command": command})
+			if wire, err := json.Marshal(got); err != nil || len(wire) > 2*budget {
+				t.Errorf("%s takes %d bytes, %v", command, len(wire), err)
+			}
+			pointer := regexp.MustCompile(`process="(p\d+)"`).FindStringSubmatch(got)
+			if pointer == nil {
+				t.Fatalf("the result is %.200q", got)
+			}
+			pages(pointer[1])
+		}
+
 		do("run_command", arguments{"command": "seq 100000 >/tmp/long; tr '\\n' ' ' </tmp/long >/tmp/wide; mkdir /tmp/many; cd /tmp/many; seq 2000 | sed 's/^/a-long-name-of-a-file-/' | xargs touch"})
-		all.Reset()
+		var all strings.Builder
 		more := regexp.MustCompile(`\[the file goes on: call read_file with line=(\d+)\]$`)
 		for line := 1; ; {
 			got := do("read_file", arguments{"path": "/tmp/long", "line": line})
@@ -521,11 +546,11 @@ func TestMCPProcesses(t *testing.T) {
 			maps.Copy(args, arguments{"sandbox": "box", "process": "p1"})
 			return c.do("read_output", args)
 		}
-		first := regexp.MustCompile(`^ready\n\[the next call goes on with after=(\d+); process p1 is running since `).FindStringSubmatch(watch(arguments{"wait_seconds": 60}))
+		first := regexp.MustCompile(`^ready\n\[the next call goes on with after="(.*)"; process p1 is running since `).FindStringSubmatch(watch(arguments{"wait_seconds": 60}))
 		if first == nil {
 			t.Fatal("the first line does not come")
 		}
-		after, _ := strconv.Atoi(first[1])
+		after := first[1]
 		if got := watch(arguments{"after": after, "wait_seconds": 0.1}); !strings.HasPrefix(got, "[there is no output; process p1 is running") {
 			t.Errorf("then it says %s", got)
 		}

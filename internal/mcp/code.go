@@ -91,16 +91,18 @@ func runCode(ctx context.Context, c *call, in codeIn) (*answer, error) {
 	if res.StateLost != "" {
 		a.addf("[it began without the state of earlier runs: %s]\n", res.StateLost)
 	}
+	cut := res.Truncated
 	if e := res.Error; e != nil {
-		trace := new(clip)
-		trace.write([]byte(strings.TrimSpace(fmt.Sprintf("%s: %s\n%s", e.Name, e.Value, e.Traceback))))
-		a.block("error", trace.text(budget/4))
+		text, left := clipText(strings.TrimSpace(fmt.Sprintf("%s: %s\n%s", e.Name, e.Value, e.Traceback)), budget/4)
+		a.block("error", text)
+		cut = cut || left
 	}
 	if values.values.size > 0 {
-		a.block("value", values.values.text(budget/4))
+		text, left := values.values.text(budget / 4)
+		a.block("value", text)
+		cut = cut || left
 	}
-	out.tell(a)
-	if res.Truncated || out.cut() || values.values.size > budget/4 {
+	if out.tell(a) || cut {
 		a.addf("[output was left out: print less, or write it to a file and call read_file]\n")
 	}
 	if values.left > 0 {

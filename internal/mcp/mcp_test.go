@@ -9,6 +9,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -97,13 +98,83 @@ func TestClip(t *testing.T) {
 				if int64(size) > most {
 					want = text[:most/2] + fmt.Sprintf("\n[… %d bytes left out …]\n", int64(size)-most) + text[int64(size)-(most-most/2):]
 				}
-				if got := c.text(most); got != want {
+				if got, left := c.text(most); got != want || left != (got != text) {
 					t.Errorf("%d bytes in pieces of %d: at most %d are %.80q …, want %.80q …", size, piece, most, got, want)
 				}
 			}
 			if len(c.head)+cap(c.tail) > 8*budget {
 				t.Errorf("it holds %d bytes", len(c.head)+cap(c.tail))
 			}
+		}
+	}
+}
+
+// A clip stays within its size and breaks no character, whatever the bytes are.
+func TestClipIsClean(t *testing.T) {
+	for _, piece := range []string{"\x00", "\xff", "a\xff", "é", "xé€", "𝄞\xf0", "\xed\xa0\x80"} {
+		for _, size := range []int{1000, 40000, 400000} {
+			text := strings.Repeat(piece, size/len(piece))
+			got, left := clipText(text, 20001)
+			if len(got) > 20001+50 || !utf8.ValidString(got) || strings.Contains(got, "\x00") || left != (got != clean(text)) {
+				t.Errorf("%d times %q is clipped to %d bytes, %t", size/len(piece), piece, len(got), left)
+			}
+			if utf8.ValidString(text) && strings.ContainsRune(got, utf8.RuneError) {
+				t.Errorf("%d times %q has broken characters", size/len(piece), piece)
+			}
+		}
+	}
+}
+
+// Pages of output have every character once, wherever entries and pages end, and however the streams are interleaved.
+func TestPositions(t *testing.T) {
+	out, errs := []byte(strings.Repeat("xé€𝄞\n", 20)), []byte(strings.Repeat("é𝄞!", 30))
+	for entry := 1; entry < 12; entry++ {
+		var entries []sandpit.LogEntry
+		for o, e := out, errs; len(o)+len(e) > 0; {
+			for _, s := range []struct {
+				name string
+				rest *[]byte
+			}{{stdout, &o}, {stderr, &e}} {
+				if n := min(entry, len(*s.rest)); n > 0 {
+					entries = append(entries, sandpit.LogEntry{Seq: uint64(2*len(entries) + 5), Stream: s.name, Data: (*s.rest)[:n]})
+					*s.rest = (*s.rest)[n:]
+				}
+			}
+		}
+		for page := 8; page < 40; page++ {
+			var all strings.Builder
+			for after, more := "", true; more; {
+				at, err := parsePosition(after)
+				if err != nil {
+					t.Fatal(err)
+				}
+				more = false
+				room := page
+				for _, e := range entries {
+					if e.Seq <= at.query() {
+						continue
+					}
+					text, whole := at.take(e, room, room == page)
+					all.WriteString(text)
+					if room -= len(text); !whole {
+						more = true
+						break
+					}
+				}
+				if at.String() == after {
+					t.Fatalf("entries of %d, pages of %d: it does not get past %s", entry, page, after)
+				}
+				after = at.String()
+			}
+			got := all.String()
+			if strings.ContainsRune(got, utf8.RuneError) || len(got) != len(out)+len(errs) || strings.Count(got, "𝄞") != 50 || strings.Count(got, "€") != 20 {
+				t.Fatalf("entries of %d, pages of %d: %q", entry, page, got)
+			}
+		}
+	}
+	for _, wrong := range []string{"x", "-1", "1.2", "1.2.3.4", "1.-1..", "0.1..", "1.0..", "1.0.c3a9.", "1.0.zz.", " 1", "01"} {
+		if p, err := parsePosition(wrong); !errors.Is(err, sandpit.ErrInvalid) {
+			t.Errorf("%q is %+v, %v", wrong, p, err)
 		}
 	}
 }

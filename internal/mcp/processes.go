@@ -29,7 +29,7 @@ type processesIn struct {
 type outputIn struct {
 	Sandbox string  `json:"sandbox" jsonschema:"name or ID of the sandbox"`
 	Process string  `json:"process" jsonschema:"ID of the process, such as p1"`
-	After   uint64  `json:"after,omitempty" jsonschema:"position that an earlier result has named: only output after it"`
+	After   string  `json:"after,omitempty" jsonschema:"position that an earlier result has named: only output after it"`
 	Tail    int     `json:"tail,omitempty" jsonschema:"only this number of latest lines"`
 	Wait    float64 `json:"wait_seconds,omitempty" jsonschema:"if there is no output yet, wait for some, or for the end of the process, for at most so many seconds"`
 }
@@ -60,7 +60,6 @@ func (r *registry) addProcesses() {
 		name: "read_output", group: groupProcesses, title: "Read the output of a process", readOnly: true, idempotent: true,
 		text: "Read the output of a process of a sandbox, also of a command that has ended, and see whether it still runs. Each result names the position at which the next call goes on. With wait_seconds, it waits for something new.",
 		tune: func(s *jsonschema.Schema) {
-			between(s, "after", 0, 1<<53)
 			between(s, "tail", 1, 10000)
 			between(s, "wait_seconds", 0, maxWait)
 		},
@@ -164,7 +163,11 @@ func readOutput(ctx context.Context, c *call, in outputIn) (*answer, error) {
 	if _, err := find(ctx, sb, in.Process); err != nil {
 		return nil, err
 	}
-	q := sandpit.LogQuery{Process: in.Process, After: in.After, Tail: in.Tail}
+	at, err := parsePosition(in.After)
+	if err != nil {
+		return nil, err
+	}
+	q := sandpit.LogQuery{Process: in.Process, After: at.query(), Tail: in.Tail}
 	if in.Wait > 0 {
 		stop := c.progress(ctx, func() string { return "waiting for output" })
 		defer stop()
@@ -177,9 +180,12 @@ func readOutput(ctx context.Context, c *call, in outputIn) (*answer, error) {
 		return nil, err
 	}
 	a := new(answer)
-	last, more, err := logs(ctx, sb, q, a)
+	more, err := logs(ctx, sb, q, &at, a)
 	if err != nil {
 		return nil, err
+	}
+	if p.Result != nil && !more {
+		a.text.WriteString(at.rest())
 	}
 	if a.text.Len() == 0 {
 		a.addf("[there is no output")
@@ -191,30 +197,25 @@ func readOutput(ctx context.Context, c *call, in outputIn) (*answer, error) {
 		if more {
 			a.addf("there is more output already; ")
 		}
-		a.addf("the next call goes on with after=%d", last)
+		a.addf("the next call goes on with after=%q", at)
 	}
 	a.addf("; process %s is %s]", p.ID, state(p))
 	return a, nil
 }
 
-// logs adds the output that a query selects to an answer, as far as it fits, and returns its position.
-func logs(ctx context.Context, sb sandpit.Sandbox, q sandpit.LogQuery, a *answer) (last uint64, more bool, err error) {
-	last = q.After
+// logs adds the output that a query selects from a position to an answer, as far as it fits, and moves the position on.
+func logs(ctx context.Context, sb sandpit.Sandbox, q sandpit.LogQuery, at *position, a *answer) (more bool, err error) {
 	for e, err := range sb.Logs(ctx, q) {
 		if err != nil {
-			return last, false, err
+			return false, err
 		}
-		data := e.Data
-		if room := budget - a.text.Len(); len(data) > room {
-			if a.text.Len() > 0 {
-				return last, true, nil
-			}
-			data = data[:room] // no entry is so long: see sandpit.LogEntry
+		text, all := at.take(e, budget-a.text.Len(), a.text.Len() == 0)
+		a.text.WriteString(text)
+		if !all {
+			return true, nil
 		}
-		a.text.WriteString(clean(string(data)))
-		last = e.Seq
 	}
-	return last, false, nil
+	return false, nil
 }
 
 // await waits until a query selects something, the process ends, or the time is over.

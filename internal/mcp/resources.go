@@ -3,6 +3,7 @@ package mcp
 import (
 	"context"
 	"io"
+	"math"
 	"net/url"
 	"strings"
 
@@ -138,21 +139,22 @@ func readOutputResource(ctx context.Context, sb sandpit.Sandbox, rest string) (*
 	}
 	var data []byte
 	left := 0
+	at, _ := parsePosition("")
 	for e, err := range sb.Logs(ctx, sandpit.LogQuery{Process: id}) {
 		if err != nil {
 			return nil, err
 		}
-		data = append(data, e.Data...)
+		text, _ := at.take(e, math.MaxInt, false)
+		data = append(data, text...)
 		if more := len(data) - maxResource; more > maxResource {
 			left += more
 			data = append(data[:0], data[more:]...)
 		}
 	}
-	if more := len(data) - maxResource; more > 0 {
-		left += more
-		data = data[more:]
-	}
-	text := clean(string(data))
+	data = append(data, at.rest()...)
+	end := last(data, maxResource)
+	left += len(data) - end
+	text := string(data[len(data)-end:])
 	if left > 0 {
 		text = "[" + notation.FormatSize(int64(left)) + " of earlier output are left out: call read_output]\n" + text
 	}

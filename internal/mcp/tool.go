@@ -8,7 +8,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -174,9 +173,6 @@ func failure(code, message, hint string) *sdk.CallToolResult {
 	}
 	return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: text}}, StructuredContent: said}
 }
-
-// clean makes a text valid UTF-8, as JSON needs it.
-func clean(s string) string { return strings.ToValidUTF8(s, string(utf8.RuneError)) }
 
 // budget is the maximum size of the text of a result, in bytes. Models read some three bytes in a token, and clients
 // refuse results of some 25,000 tokens.
