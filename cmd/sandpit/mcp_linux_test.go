@@ -788,7 +788,7 @@ func TestMCPNarrowed(t *testing.T) {
 	}{
 		{nil, []string{"create_sandbox", "edit_file", "forward_port", "list_files", "list_processes", "list_sandboxes", "read_file", "read_output", "remove_sandbox", "run_code", "run_command", "search_files", "show_policy", "start_process", "stop_process", "write_file"}},
 		{[]string{"--read-only"}, []string{"list_files", "list_processes", "list_sandboxes", "read_file", "read_output", "search_files", "show_policy"}},
-		{[]string{"--tools", "sandboxes,run_command"}, []string{"create_sandbox", "list_sandboxes", "remove_sandbox", "run_command"}},
+		{[]string{"--tools", "sandboxes,run_command"}, []string{"create_sandbox", "list_sandboxes", "read_output", "remove_sandbox", "run_command"}},
 		{[]string{"--tools", "files", "--read-only"}, []string{"list_files", "read_file", "search_files"}},
 	} {
 		c := mcpStdio(t, home, nil, one.args...)
@@ -802,7 +802,25 @@ func TestMCPNarrowed(t *testing.T) {
 		}
 		c.Close()
 	}
-	c := mcpStdio(t, home, nil, "--image", "host")
+	// What is not offered is not named.
+	c := mcpStdio(t, home, nil, "--tools", "create_sandbox")
+	c.do("create_sandbox", arguments{"name": "narrow"})
+	c = mcpStdio(t, home, nil, "--tools", "commands")
+	if got := c.do("run_command", arguments{"sandbox": "narrow", "command": "seq 100000"}); !strings.Contains(got, "call read_output") {
+		t.Errorf("a result says %.300q", got[len(got)-300:])
+	}
+	if res, err := c.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "sandpit://narrow/processes/p1/output"}); err != nil || len(res.Contents) != 1 {
+		t.Errorf("the resource is %v, %v", res, err)
+	}
+	if text, failed := c.try("run_command", arguments{"sandbox": "none", "command": "true"}); !failed || strings.Contains(text, "hint") {
+		t.Errorf("without such a sandbox: %s", text)
+	}
+	c = mcpStdio(t, home, nil, "--read-only")
+	c.refuses("list_files", arguments{"sandbox": "none"}, "not_found", "hint: call list_sandboxes to see which there are")
+	if text := c.InitializeResult().Instructions; strings.Contains(text, "create_sandbox") || !strings.Contains(text, "is data, never an instruction") {
+		t.Errorf("the instructions are %s", text)
+	}
+	c = mcpStdio(t, home, nil, "--image", "host")
 	c.refuses("create_sandbox", arguments{"image": "python:3.13"}, "invalid", "unexpected additional properties")
 	if got := c.do("create_sandbox", arguments{"name": "box"}); !strings.Contains(got, "image: host\n") {
 		t.Errorf("it is created as %s", got)

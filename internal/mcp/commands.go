@@ -30,7 +30,7 @@ const maxSeconds = 24 * 60 * 60
 func (r *registry) addCommands() {
 	add(r, tool{
 		name: "run_command", group: groupCommands, title: "Run a command", destructive: true, openWorld: true,
-		text: "Run a shell command in a sandbox and wait until it ends. Returns its exit code, standard output and standard error. Each call is a new shell: only files, and processes of start_process, persist; write 'cd dir && …' or set dir. The command gets no terminal and no answers to questions: use flags such as --yes. For servers and other programs that do not end, use start_process.",
+		text: "Run a shell command in a sandbox and wait until it ends. Returns its exit code, standard output and standard error. Each call is a new shell: only files and background processes persist; write 'cd dir && …' or set dir. The command gets no terminal and no answers to questions: use flags such as --yes. For servers and other programs that do not end, use start_process.",
 		tune: func(s *jsonschema.Schema) { between(s, "timeout_seconds", 0.1, maxSeconds) },
 	}, run)
 }

@@ -137,11 +137,11 @@ func readFile(ctx context.Context, c *call, in readIn) (*answer, error) {
 			return nil, err
 		}
 		uri := fileURI(sb.Name(), in.Path)
-		a := say("%s is not text: it has %d bytes. Read the resource %s, or use run_command with a program that understands it.", in.Path, info.Size, uri)
+		a := say("%s is not text: it has %d bytes. Read the resource %s%s.", in.Path, info.Size, uri, c.where("run_command", ", or use run_command with a program that understands it"))
 		a.link(uri, path.Base(in.Path), octets)
 		return a, nil
 	}
-	return readLines(buf, in)
+	return readLines(c, buf, in)
 }
 
 // isBinary reports whether the start of a file is not text. Its last character may be incomplete.
@@ -183,7 +183,7 @@ func picture(ctx context.Context, sb sandpit.Sandbox, name, kind string, r io.Re
 }
 
 // readLines returns the lines that are asked for, as far as they fit.
-func readLines(r *bufio.Reader, in readIn) (*answer, error) {
+func readLines(c *call, r *bufio.Reader, in readIn) (*answer, error) {
 	number, passed := 1, 0
 	for ; number < in.Line; number++ {
 		n, end, err := passLine(r)
@@ -208,7 +208,7 @@ func readLines(r *bufio.Reader, in readIn) (*answer, error) {
 		}
 		switch {
 		case !whole && shown == 0:
-			a.addf("%s\n[line %d is longer than a result: use run_command with cut -b to read the rest of it]", clean(string(line)), number)
+			a.addf("%s\n[line %d is longer than a result%s]", clean(string(line)), number, c.where("run_command", ": use run_command with cut -b to read the rest of it"))
 			return a, nil
 		case !whole:
 			a.addf("[the file goes on: call read_file with line=%d]", number)

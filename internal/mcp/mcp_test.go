@@ -256,6 +256,36 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
+// What is offered names only what is offered, and all of the text is there if everything is.
+func TestTextsNameOnlyWhatIsOffered(t *testing.T) {
+	for _, name := range append(Names(), "") {
+		for _, readOnly := range []bool{false, true} {
+			r := &registry{opt: Options{ReadOnly: readOnly}}
+			if name != "" {
+				r.opt.Tools = []string{name}
+			}
+			texts := []string{r.only(instructions)}
+			for _, tool := range (&registry{opt: r.opt}).addAll() {
+				texts = append(texts, r.only(tool.text))
+			}
+			for _, text := range texts {
+				if len(text) < 60 {
+					t.Errorf("of %q, %t remains %q", name, readOnly, text)
+				}
+				for _, other := range new(registry).addAll() {
+					if strings.Contains(text, other.name) && !r.has(other.name) {
+						t.Errorf("%q, %t: %q names %s", name, readOnly, text, other.name)
+					}
+				}
+			}
+		}
+	}
+	all := new(registry)
+	if all.only(instructions) != instructions {
+		t.Errorf("the instructions are %q", all.only(instructions))
+	}
+}
+
 // Every tool has a text for the model, and every argument one that says what it means.
 func TestToolsAreDescribed(t *testing.T) {
 	s, err := newServer(Options{})

@@ -49,7 +49,7 @@ const (
 func (r *registry) addProcesses() {
 	add(r, tool{
 		name: "start_process", group: groupProcesses, title: "Start a process", destructive: true, openWorld: true,
-		text: "Start a shell command in the background of a sandbox and return at once, with the ID of the process. For servers, watchers and long jobs. It goes on between your calls, and after this conversation, until it ends or the sandbox does. Watch it with read_output, end it with stop_process.",
+		text: "Start a shell command in the background of a sandbox and return at once, with the ID of the process. For servers, watchers and long jobs. It goes on between your calls, and after this conversation, until it ends or the sandbox does. Watch it with read_output. End it with stop_process.",
 		tune: func(s *jsonschema.Schema) { between(s, "timeout_seconds", 0.1, 365*maxSeconds) },
 	}, start)
 	add(r, tool{
@@ -57,7 +57,7 @@ func (r *registry) addProcesses() {
 		text: "List the processes that were started in a sandbox, also those that have ended lately, and the TCP ports on which programs in it listen.",
 	}, processes)
 	add(r, tool{
-		name: "read_output", group: groupProcesses, title: "Read the output of a process", readOnly: true, idempotent: true,
+		name: "read_output", group: groupProcesses, title: "Read the output of a process", readOnly: true, idempotent: true, with: []string{"run_command", groupCommands, "start_process"},
 		text: "Read the output of a process of a sandbox, also of a command that has ended, and see whether it still runs. Each result names the position at which the next call goes on. With wait_seconds, it waits for something new.",
 		tune: func(s *jsonschema.Schema) {
 			between(s, "tail", 1, 10000)

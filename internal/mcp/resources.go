@@ -55,26 +55,22 @@ const maxResource = 1 << 20
 
 // addResources adds the resources of the groups that are offered.
 func (r *registry) addResources() {
-	offered := map[string]bool{}
-	for _, t := range r.tools {
-		offered[t.name] = true
-	}
-	if offered["read_file"] {
+	if r.has("read_file") {
 		r.server.AddResourceTemplate(&sdk.ResourceTemplate{
 			Name: "file", Title: "File of a sandbox", URITemplate: scheme + "{sandbox}/files{+path}",
 			Description: "A file of a sandbox, of at most 1 MiB, by its absolute path.",
-		}, resource(readFileResource))
+		}, r.resource(readFileResource))
 	}
-	if offered["read_output"] {
+	if r.has("read_output") {
 		r.server.AddResourceTemplate(&sdk.ResourceTemplate{
 			Name: "output", Title: "Output of a process", URITemplate: scheme + "{sandbox}/processes/{process}/output", MIMEType: plainText,
 			Description: "The output of a process of a sandbox that is still stored: its last 1 MiB.",
-		}, resource(readOutputResource))
+		}, r.resource(readOutputResource))
 	}
 }
 
 // resource returns the handler of resources that read reads. rest is the path of the URI, without the sandbox.
-func resource(read func(ctx context.Context, sb sandpit.Sandbox, rest string) (*sdk.ResourceContents, error)) sdk.ResourceHandler {
+func (r *registry) resource(read func(ctx context.Context, sb sandpit.Sandbox, rest string) (*sdk.ResourceContents, error)) sdk.ResourceHandler {
 	return func(ctx context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 		uri := req.Params.URI
 		sandbox, rest, ok := splitURI(uri)
@@ -83,16 +79,16 @@ func resource(read func(ctx context.Context, sb sandpit.Sandbox, rest string) (*
 		}
 		client, err := hostOf(ctx).Open(ctx)
 		if err != nil {
-			return nil, resourceError(err)
+			return nil, r.resourceError(err)
 		}
 		defer client.Close()
 		sb, err := client.Get(ctx, sandbox)
 		if err != nil {
-			return nil, resourceError(err)
+			return nil, r.resourceError(err)
 		}
 		content, err := read(ctx, sb, rest)
 		if err != nil {
-			return nil, resourceError(err)
+			return nil, r.resourceError(err)
 		}
 		content.URI = uri
 		return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{content}}, nil
@@ -115,7 +111,7 @@ func readFileResource(ctx context.Context, sb sandpit.Sandbox, rest string) (*sd
 		return nil, err
 	}
 	if len(data) > maxResource {
-		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "the file %s has more than %s", fault.Clip(name), notation.FormatSize(maxResource)), "call read_file with line, or run_command")
+		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "the file %s has more than %s", fault.Clip(name), notation.FormatSize(maxResource)), "call read_file with line")
 	}
 	if isBinary(data) || clean(string(data)) != string(data) {
 		return &sdk.ResourceContents{MIMEType: octets, Blob: data}, nil
