@@ -523,6 +523,20 @@ func TestMCPBudget(t *testing.T) {
 				t.Fatalf("%s is on no page", name)
 			}
 		}
+		do("run_command", arguments{"command": "mkdir /tmp/odd; cd /tmp/odd; for i in $(seq 900); do printf 'a-long-name-of-a-file-%d-\\377\\0' $i; done | xargs -0 touch"})
+		odd := 0
+		for args := (arguments{"path": "/tmp/odd"}); ; {
+			got := do("list_files", args)
+			odd += strings.Count(got, `-\xff"`)
+			rest := regexp.MustCompile(`call list_files with after="(.*)"\]$`).FindStringSubmatch(got)
+			if rest == nil {
+				break
+			}
+			args = arguments{"path": "/tmp/odd", "after": rest[1]}
+		}
+		if odd != 900 {
+			t.Errorf("%d files whose names are no text are listed, want 900", odd)
+		}
 		if got := do("search_files", arguments{"path": "/tmp", "pattern": "1"}); !strings.Contains(got, "there are more matches") {
 			t.Errorf("the matches are %.100q", got)
 		}
@@ -578,6 +592,11 @@ func TestMCPProcesses(t *testing.T) {
 		c.do("read_output", arguments{"sandbox": "box", "process": all[1], "wait_seconds": 60})
 		if got := c.do("stop_process", arguments{"sandbox": "box", "process": all[1], "grace_seconds": 0.1}); !strings.Contains(got, "exit code 137; signal 9 killed it") {
 			t.Errorf("killing says %s", got)
+		}
+		id := regexp.MustCompile(`p\d+`).FindString(c.do("start_process", arguments{"sandbox": "box", "command": "trap 'exit 3' TERM; echo ready; while :; do sleep 0.01; done"}))
+		c.do("read_output", arguments{"sandbox": "box", "process": id, "wait_seconds": 60})
+		if got := c.do("stop_process", arguments{"sandbox": "box", "process": id, "grace_seconds": 0}); !strings.Contains(got, "signal 9 killed it") {
+			t.Errorf("killing at once says %s", got)
 		}
 		c.refuses("read_output", arguments{"sandbox": "box", "process": "p999"}, "not_found", "hint: call list_processes")
 		c.refuses("stop_process", arguments{"sandbox": "box", "process": "p999"}, "not_found", "hint: call list_processes")

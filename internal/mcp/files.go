@@ -50,7 +50,7 @@ type listFilesIn struct {
 	Path    string `json:"path,omitempty" jsonschema:"directory. Default: the working directory of the sandbox"`
 	Glob    string `json:"glob,omitempty" jsonschema:"pattern of paths below the directory, such as **/*.go. Default: all"`
 	Depth   int    `json:"depth,omitempty" jsonschema:"how many levels to list. Default: 1, or all with glob"`
-	After   string `json:"after,omitempty" jsonschema:"path that an earlier result has named for the next page"`
+	After   string `json:"after,omitempty" jsonschema:"position that an earlier result has named for the next page"`
 }
 
 type searchIn struct {
@@ -315,7 +315,11 @@ func listFiles(ctx context.Context, c *call, in listFilesIn) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := sandpit.FindQuery{Glob: in.Glob, Depth: in.Depth, After: in.After}
+	after, err := base64.RawURLEncoding.DecodeString(in.After)
+	if err != nil {
+		return nil, badArgument("after", "no result has named this position")
+	}
+	q := sandpit.FindQuery{Glob: in.Glob, Depth: in.Depth, After: string(after)}
 	if q.Depth == 0 && q.Glob == "" {
 		q.Depth = 1
 	}
@@ -328,7 +332,7 @@ func listFiles(ctx context.Context, c *call, in listFilesIn) (*answer, error) {
 		return nil, err
 	}
 	a := new(answer)
-	last := in.After
+	last := q.After
 	for _, e := range entries {
 		name := e.Name
 		switch {
@@ -347,7 +351,7 @@ func listFiles(ctx context.Context, c *call, in listFilesIn) (*answer, error) {
 	}
 	switch {
 	case more:
-		a.addf("[there are more: call list_files with after=%q]\n", last)
+		a.addf("[there are more: call list_files with after=%q]\n", base64.RawURLEncoding.EncodeToString([]byte(last))) // names may be no text
 	case a.text.Len() == 0:
 		a.addf("there are no such files\n")
 	}

@@ -55,6 +55,28 @@ func TestLines(t *testing.T) {
 	}
 }
 
+// A message that is too long is answered by its ID, wherever that is.
+func TestLinesTooLong(t *testing.T) {
+	long := strings.Repeat(`\",\"id\":7`, maxMessageLine/9)
+	for _, one := range []struct{ message, id string }{
+		{`{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":"` + long + `"}}`, "1"},
+		{`{"method":"x","params":{"a":"` + long + `"},"jsonrpc":"2.0","id":"two"}`, `"two"`},
+		{`{"params":{"a":"` + long + `"},"id" : 3, "jsonrpc":"2.0", "method":"x" } ` + "\r", "3"},
+		{`{"method":"x","params":{"id":4,"a":"` + long + `"}}`, "null"},
+		{`{"method":"x","params":{"a":"` + long + `","id":5}}`, "null"},
+		{`{"method":"x","id":[],"params":{"a":"` + long + `"}}`, "null"},
+		{`"` + long + `"`, "null"},
+	} {
+		l, sent := connected(t, io.NopCloser(strings.NewReader(one.message+"\n")))
+		if _, err := l.Read(t.Context()); !errors.Is(err, io.EOF) {
+			t.Errorf("then: %v", err)
+		}
+		if got := sent.String(); !strings.Contains(got, `"id":`+one.id+`,`) {
+			t.Errorf("%.60s is answered with %s", one.message, got)
+		}
+	}
+}
+
 // A connection that is closed, or whose context has ended, is not read on.
 func TestLinesAreClosed(t *testing.T) {
 	in, out := io.Pipe()

@@ -35,9 +35,9 @@ type outputIn struct {
 }
 
 type stopIn struct {
-	Sandbox string  `json:"sandbox" jsonschema:"name or ID of the sandbox"`
-	Process string  `json:"process" jsonschema:"ID of the process, such as p1"`
-	Grace   float64 `json:"grace_seconds,omitempty" jsonschema:"seconds between the request to end (SIGTERM) and the kill. Default: 5"`
+	Sandbox string   `json:"sandbox" jsonschema:"name or ID of the sandbox"`
+	Process string   `json:"process" jsonschema:"ID of the process, such as p1"`
+	Grace   *float64 `json:"grace_seconds,omitempty" jsonschema:"seconds between the request to end (SIGTERM) and the kill. 0: it is killed at once. Default: 5"`
 }
 
 // Bounds of waits for processes.
@@ -67,7 +67,11 @@ func (r *registry) addProcesses() {
 	add(r, tool{
 		name: "stop_process", group: groupProcesses, title: "Stop a process", destructive: true, idempotent: true,
 		text: "End a process of a sandbox with everything that it has started: first by a request (SIGTERM), then by force.",
-		tune: func(s *jsonschema.Schema) { between(s, "grace_seconds", 0, maxWait) },
+		tune: func(s *jsonschema.Schema) {
+			p := property(s, "grace_seconds")
+			p.Type, p.Types = "number", nil
+			between(s, "grace_seconds", 0, maxWait)
+		},
 	}, stopProcess)
 }
 
@@ -284,12 +288,12 @@ func stopProcess(ctx context.Context, c *call, in stopIn) (*answer, error) {
 		defer d.Detach()
 	}
 	grace := defaultGrace
-	if in.Grace > 0 {
-		grace = seconds(in.Grace)
+	if in.Grace != nil {
+		grace = seconds(*in.Grace)
 	}
 	stop := c.progress(ctx, func() string { return "waiting for the process to end" })
 	defer stop()
-	if err := p.Signal(ctx, syscall.SIGTERM); err == nil {
+	if grace > 0 && p.Signal(ctx, syscall.SIGTERM) == nil {
 		wait, cancel := context.WithTimeout(ctx, grace)
 		_, err = p.Wait(wait)
 		cancel()
