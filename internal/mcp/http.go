@@ -64,7 +64,7 @@ type Request struct {
 
 // Bounds of sessions.
 const (
-	maxSessions    = 64 // of an identity
+	maxSessions    = 64 // of an identity: then the one that has been idle longest ends
 	sessionTimeout = 30 * time.Minute
 )
 
@@ -113,9 +113,10 @@ func (h *Handler) Serve(w http.ResponseWriter, hr *http.Request, r *Request) err
 	case hr.Method == http.MethodDelete:
 		h.end(hr.Context(), r.Identity, id)
 	case id == "":
-		if h.sessions(r.Identity) >= maxSessions {
-			return sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "%d sessions of the Model Context Protocol are open", maxSessions), "end some with DELETE, or wait until they have been idle for "+sessionTimeout.String())
+		if err := h.makeRoom(r.Identity); err != nil {
+			return err
 		}
+		defer func() { h.note(r.Identity, w.Header().Get(headerSession)) }()
 	default:
 		done, err := h.begin(r, id, cancel)
 		if err != nil {
@@ -223,17 +224,43 @@ func (h *Handler) server(hr *http.Request) *sdk.Server {
 	return s
 }
 
-// sessions returns the number of sessions of an identity.
-func (h *Handler) sessions(identity string) int {
+// note notes a session from its beginning on.
+func (h *Handler) note(identity, id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	_ = h.session(identity, id)
+}
+
+// makeRoom makes room for a session of an identity. If it has as many as it may, it ends that of those without a request in
+// progress that has been idle for the longest time: it holds nothing, and its client opens another one.
+func (h *Handler) makeRoom(identity string) error {
+	h.mu.Lock()
 	c := h.callers[identity]
 	if c == nil {
-		return 0
+		h.mu.Unlock()
+		return nil
 	}
 	open := c.open()
 	maps.DeleteFunc(c.sessions, func(id string, _ *session) bool { return open[id] == nil })
-	return len(open)
+	if len(open) < maxSessions {
+		h.mu.Unlock()
+		return nil
+	}
+	var idle *session
+	var idleID string
+	for id, s := range c.sessions { // not those that are being initialized
+		if s.ended == nil && len(s.calls) == 0 && (idle == nil || s.used.Before(idle.used)) {
+			idle, idleID = s, id
+		}
+	}
+	if idle == nil {
+		h.mu.Unlock()
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "%d sessions of the Model Context Protocol have requests in progress", maxSessions), "end some with DELETE, or wait for the requests")
+	}
+	idle.ended = make(chan struct{})
+	close(idle.ended)
+	h.mu.Unlock()
+	return open[idleID].Close()
 }
 
 // open returns the sessions of the server by their IDs, without those of single requests, which have none.
