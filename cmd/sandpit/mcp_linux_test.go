@@ -986,9 +986,9 @@ func TestMCPGate(t *testing.T) {
 	if text := <-answered; !strings.Contains(text, `"code":"canceled"`) {
 		t.Errorf("the call of the session is answered with %s", text)
 	}
-	if got := c.do("list_processes", arguments{"sandbox": "box"}); strings.Contains(got, "running since") {
-		t.Errorf("then there are the processes %s", got)
-	}
+	s.until("the command is killed", func() bool {
+		return !strings.Contains(c.do("list_processes", arguments{"sandbox": "box"}), "running since")
+	})
 	if res, text := ask("POST", `{"jsonrpc":"2.0","id":3,"method":"ping"}`, inSession); res.StatusCode != http.StatusNotFound {
 		t.Errorf("a request in a session that has ended: %s, %s", res.Status, text)
 	}

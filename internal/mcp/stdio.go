@@ -186,12 +186,11 @@ func validID(id json.RawMessage) json.RawMessage {
 	return id
 }
 
-// lastID matches the end of a message whose ID comes after its parameters. Quotes in texts have a backslash before them.
-var lastID = regexp.MustCompile(`[,{]\s*"id"\s*:\s*(\d+|"[^"\\]*")\s*(?:,\s*"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*)*\}\s*$`)
-
 // idOf returns the ID of a message that is too long, by its start or its end, or nil if it is not there.
 func idOf(start, end []byte) json.RawMessage {
-	if found := lastID.FindSubmatch(end); found != nil && json.Valid(found[1]) {
+	// The ID may come after the parameters. Quotes in texts have a backslash before them.
+	pattern := regexp.MustCompile(`[,{]\s*"id"\s*:\s*(\d+|"[^"\\]*")\s*(?:,\s*"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*)*\}\s*$`)
+	if found := pattern.FindSubmatch(end); found != nil && json.Valid(found[1]) {
 		return found[1]
 	}
 	d := json.NewDecoder(bytes.NewReader(start))
