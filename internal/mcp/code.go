@@ -18,7 +18,7 @@ type codeIn struct {
 	Sandbox  string  `json:"sandbox" jsonschema:"name or ID of the sandbox"`
 	Code     string  `json:"code" jsonschema:"source code. The value of its last expression is returned, as in a notebook"`
 	Language string  `json:"language,omitempty" jsonschema:"programming language. Default: python"`
-	Context  string  `json:"context,omitempty" jsonschema:"ID of a context that list_processes or an earlier result has named. Default: that of the language"`
+	Context  string  `json:"context,omitempty" jsonschema:"ID of a context that an earlier result has named. Default: that of the language"`
 	Timeout  float64 `json:"timeout_seconds,omitempty" jsonschema:"seconds after which the code is interrupted. Default: 300"`
 }
 
@@ -91,20 +91,22 @@ func runCode(ctx context.Context, c *call, in codeIn) (*answer, error) {
 	if res.StateLost != "" {
 		a.addf("[it began without the state of earlier runs: %s]\n", res.StateLost)
 	}
+	cut := res.Truncated
 	if e := res.Error; e != nil {
-		trace := new(clip)
-		trace.write([]byte(strings.TrimSpace(fmt.Sprintf("%s: %s\n%s", e.Name, e.Value, e.Traceback))))
-		a.block("error", trace.text(budget/4))
+		text, left := clipText(strings.TrimSpace(fmt.Sprintf("%s: %s\n%s", e.Name, e.Value, e.Traceback)), budget/4)
+		a.block("error", text)
+		cut = cut || left
 	}
 	if values.values.size > 0 {
-		a.block("value", values.values.text(budget/4))
+		text, left := values.values.text(budget / 4)
+		a.block("value", text)
+		cut = cut || left
 	}
-	out.tell(a)
-	if res.Truncated || out.cut() || values.values.size > budget/4 {
-		a.addf("[output was left out: print less, or write it to a file and call read_file]\n")
+	if out.tell(a) || cut {
+		a.addf("[output was left out: print less%s]\n", c.where("read_file", ", or write it to a file and call read_file"))
 	}
 	if values.left > 0 {
-		a.addf("[%d images were left out: save them to files and call read_file]\n", values.left)
+		a.addf("[%d images were left out%s]\n", values.left, c.where("read_file", ": save them to files and call read_file"))
 	}
 	a.parts = values.pictures
 	return a, nil

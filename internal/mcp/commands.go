@@ -30,7 +30,7 @@ const maxSeconds = 24 * 60 * 60
 func (r *registry) addCommands() {
 	add(r, tool{
 		name: "run_command", group: groupCommands, title: "Run a command", destructive: true, openWorld: true,
-		text: "Run a shell command in a sandbox and wait until it ends. Returns its exit code, standard output and standard error. Each call is a new shell: only files, and processes of start_process, persist; write 'cd dir && …' or set dir. The command gets no terminal and no answers to questions: use flags such as --yes. For servers and other programs that do not end, use start_process.",
+		text: "Run a shell command in a sandbox and wait until it ends. Returns its exit code, standard output and standard error. Each call is a new shell: only files and background processes persist; write 'cd dir && …' or set dir. The command gets no terminal and no answers to questions: use flags such as --yes. For servers and other programs that do not end, use start_process.",
 		tune: func(s *jsonschema.Schema) { between(s, "timeout_seconds", 0.1, maxSeconds) },
 	}, run)
 }
@@ -67,8 +67,7 @@ func run(ctx context.Context, c *call, in runIn) (*answer, error) {
 		return nil, err
 	}
 	a := say("%s after %s\n", ending(res), res.Wall.Round(time.Millisecond))
-	out.tell(a)
-	if out.cut() {
+	if out.tell(a) {
 		a.addf("[output was left out: call read_output with sandbox=%q process=%q, or read the resource %s]\n", sb.Name(), p.ID(), outputURI(sb.Name(), p.ID()))
 		a.link(outputURI(sb.Name(), p.ID()), "output of process "+p.ID(), plainText)
 	}
@@ -146,14 +145,6 @@ func (o *output) last() string {
 	return string(o.line) + "\nrunning"
 }
 
-// cut reports whether tell leaves something out.
-func (o *output) cut() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	most := o.shares()
-	return o.stdout.size > most[0] || o.stderr.size > most[1]
-}
-
 // shares returns how much of the budget each stream has: what one of them does not need, the other one gets.
 func (o *output) shares() (most [2]int64) {
 	const half = budget / 2
@@ -164,17 +155,22 @@ func (o *output) shares() (most [2]int64) {
 	return [2]int64{out, errs}
 }
 
-// tell adds the output to an answer.
-func (o *output) tell(a *answer) {
+// tell adds the output to an answer, and reports whether it leaves something out.
+func (o *output) tell(a *answer) (cut bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	most := o.shares()
-	if o.stdout.size > 0 {
-		a.block("stdout", o.stdout.text(most[0]))
+	for i, s := range [...]struct {
+		name string
+		clip *clip
+	}{{stdout, &o.stdout}, {stderr, &o.stderr}} {
+		if s.clip.size > 0 {
+			text, left := s.clip.text(most[i])
+			a.block(s.name, text)
+			cut = cut || left
+		}
 	}
-	if o.stderr.size > 0 {
-		a.block("stderr", o.stderr.text(most[1]))
-	}
+	return cut
 }
 
 // clip keeps the first and the last bytes of a stream, up to budget each.
@@ -198,13 +194,24 @@ func (c *clip) write(b []byte) {
 	}
 }
 
-// text returns at most so many bytes of the stream, half of them from its end, with a line that says how much is missing.
-func (c *clip) text(most int64) string {
-	if c.size <= most {
-		return string(c.head) + string(c.tail)
-	}
+// text returns at most so many bytes of the stream, half of them from its end, with a line that says how much is missing,
+// and whether something is.
+func (c *clip) text(most int64) (text string, left bool) {
 	all := append(bytes.Clone(c.head), c.tail...)
-	first := most / 2
-	last := most - first
-	return clean(string(all[:first])) + fmt.Sprintf("\n[… %d bytes left out …]\n", c.size-most) + clean(string(all[len(all)-int(last):]))
+	if c.size <= most {
+		if text := clean(string(all)); int64(len(text)) <= most {
+			return text, false
+		}
+	}
+	start := first(all, int(most/2))
+	end := last(all[start:], int(most-most/2))
+	missing := c.size - int64(start) - int64(end)
+	return clean(string(all[:start])) + fmt.Sprintf("\n[… %d bytes left out …]\n", missing) + clean(string(all[len(all)-end:])), true
+}
+
+// clipText clips a text.
+func clipText(text string, most int64) (clipped string, left bool) {
+	c := new(clip)
+	c.write([]byte(text))
+	return c.text(most)
 }

@@ -50,7 +50,7 @@ type listFilesIn struct {
 	Path    string `json:"path,omitempty" jsonschema:"directory. Default: the working directory of the sandbox"`
 	Glob    string `json:"glob,omitempty" jsonschema:"pattern of paths below the directory, such as **/*.go. Default: all"`
 	Depth   int    `json:"depth,omitempty" jsonschema:"how many levels to list. Default: 1, or all with glob"`
-	After   string `json:"after,omitempty" jsonschema:"path that an earlier result has named for the next page"`
+	After   string `json:"after,omitempty" jsonschema:"position that an earlier result has named for the next page"`
 }
 
 type searchIn struct {
@@ -137,11 +137,11 @@ func readFile(ctx context.Context, c *call, in readIn) (*answer, error) {
 			return nil, err
 		}
 		uri := fileURI(sb.Name(), in.Path)
-		a := say("%s is not text: it has %d bytes. Read the resource %s, or use run_command with a program that understands it.", in.Path, info.Size, uri)
+		a := say("%s is not text: it has %d bytes. Read the resource %s%s.", in.Path, info.Size, uri, c.where("run_command", ", or use run_command with a program that understands it"))
 		a.link(uri, path.Base(in.Path), octets)
 		return a, nil
 	}
-	return readLines(buf, in)
+	return readLines(c, buf, in)
 }
 
 // isBinary reports whether the start of a file is not text. Its last character may be incomplete.
@@ -183,7 +183,7 @@ func picture(ctx context.Context, sb sandpit.Sandbox, name, kind string, r io.Re
 }
 
 // readLines returns the lines that are asked for, as far as they fit.
-func readLines(r *bufio.Reader, in readIn) (*answer, error) {
+func readLines(c *call, r *bufio.Reader, in readIn) (*answer, error) {
 	number, passed := 1, 0
 	for ; number < in.Line; number++ {
 		n, end, err := passLine(r)
@@ -208,7 +208,7 @@ func readLines(r *bufio.Reader, in readIn) (*answer, error) {
 		}
 		switch {
 		case !whole && shown == 0:
-			a.addf("%s\n[line %d is longer than a result: use run_command with cut -b to read the rest of it]", clean(string(line)), number)
+			a.addf("%s\n[line %d is longer than a result%s]", clean(string(line)), number, c.where("run_command", ": use run_command with cut -b to read the rest of it"))
 			return a, nil
 		case !whole:
 			a.addf("[the file goes on: call read_file with line=%d]", number)
@@ -315,7 +315,11 @@ func listFiles(ctx context.Context, c *call, in listFilesIn) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := sandpit.FindQuery{Glob: in.Glob, Depth: in.Depth, After: in.After}
+	after, err := base64.RawURLEncoding.DecodeString(in.After)
+	if err != nil {
+		return nil, badArgument("after", "no result has named this position")
+	}
+	q := sandpit.FindQuery{Glob: in.Glob, Depth: in.Depth, After: string(after)}
 	if q.Depth == 0 && q.Glob == "" {
 		q.Depth = 1
 	}
@@ -328,7 +332,7 @@ func listFiles(ctx context.Context, c *call, in listFilesIn) (*answer, error) {
 		return nil, err
 	}
 	a := new(answer)
-	last := in.After
+	last := q.After
 	for _, e := range entries {
 		name := e.Name
 		switch {
@@ -347,7 +351,7 @@ func listFiles(ctx context.Context, c *call, in listFilesIn) (*answer, error) {
 	}
 	switch {
 	case more:
-		a.addf("[there are more: call list_files with after=%q]\n", last)
+		a.addf("[there are more: call list_files with after=%q]\n", base64.RawURLEncoding.EncodeToString([]byte(last))) // names may be no text
 	case a.text.Len() == 0:
 		a.addf("there are no such files\n")
 	}

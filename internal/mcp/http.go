@@ -1,10 +1,12 @@
 package mcp
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/sandpit-dev/sandpit"
@@ -30,7 +33,20 @@ type Handler struct {
 	stateful, stateless http.Handler
 
 	mu      sync.Mutex
-	servers map[string]*sdk.Server // by identity; guarded by mu
+	callers map[string]*caller // by identity; guarded by mu
+}
+
+// caller is what an identity has. It is guarded by the mutex of the handler.
+type caller struct {
+	server   *sdk.Server
+	sessions map[string]*session // by ID; some of those of the server, and some that have ended
+}
+
+// session is a session as far as this package knows it. It is guarded by the mutex of the handler.
+type session struct {
+	used  time.Time                       // when its last request began or ended
+	calls map[*Request]context.CancelFunc // requests in progress
+	ended chan struct{}                   // nil: it goes on. Closed when it has ended and no request is in progress
 }
 
 // Request is a request of streamable HTTP.
@@ -40,13 +56,15 @@ type Request struct {
 	// Identity is whose sessions the request may use.
 	Identity string
 
+	ended context.Context // of the work; set by Serve
+
 	mu   sync.Mutex
 	code string // guarded by mu
 }
 
 // Bounds of sessions.
 const (
-	maxSessions    = 64 // of an identity
+	maxSessions    = 64 // of an identity: then the one that has been idle longest ends
 	sessionTimeout = 30 * time.Minute
 )
 
@@ -61,7 +79,7 @@ const (
 
 // NewHandler returns a handler, which offers everything. Close it.
 func NewHandler(version string, log *slog.Logger) *Handler {
-	h := &Handler{opt: Options{Version: version, Log: log}, servers: map[string]*sdk.Server{}}
+	h := &Handler{opt: Options{Version: version, Log: log}, callers: map[string]*caller{}}
 	// The gate has checked hosts and origins, and bounded the body.
 	with := sdk.StreamableHTTPOptions{SessionTimeout: sessionTimeout, DisableLocalhostProtection: true, MaxRequestBodyBytes: -1, PropagateRequestCancellation: true}
 	h.stateful = known(sdk.NewStreamableHTTPHandler(h.server, &with))
@@ -76,30 +94,105 @@ type requestKey struct{}
 func known(h http.Handler) http.Handler {
 	return auth.RequireBearerToken(func(ctx context.Context, _ string, _ *http.Request) (*auth.TokenInfo, error) {
 		r := ctx.Value(requestKey{}).(*Request)
-		return &auth.TokenInfo{UserID: r.Identity, Extra: map[string]any{extraRequest: r, extraContext: ctx}}, nil
+		return &auth.TokenInfo{UserID: r.Identity, Extra: map[string]any{extraRequest: r}}, nil
 	}, &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})(h)
 }
 
-// Keys of auth.TokenInfo.Extra.
-const (
-	extraRequest = "request"
-	extraContext = "context" // of the HTTP request
-)
+// extraRequest is the key of the request in auth.TokenInfo.Extra.
+const extraRequest = "request"
 
-// Serve answers a request. When the context of hr ends, what it has in progress is called off.
+// Serve answers a request, once. When the context of hr or the session ends, what it has in progress is called off.
 func (h *Handler) Serve(w http.ResponseWriter, hr *http.Request, r *Request) error {
-	session, version := hr.Header.Get(headerSession), hr.Header.Get(headerVersion)
-	next := h.stateful
-	if version >= statelessSince {
+	id, next := hr.Header.Get(headerSession), h.stateful
+	ended, cancel := context.WithCancel(hr.Context())
+	defer cancel()
+	r.ended = ended
+	switch {
+	case hr.Header.Get(headerVersion) >= statelessSince:
 		next = h.stateless
-	} else if session == "" && hr.Method == http.MethodPost && h.sessions(r.Identity) >= maxSessions {
-		return sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "%d sessions of the Model Context Protocol are open", maxSessions), "end some with DELETE, or wait until they have been idle for "+sessionTimeout.String())
+	case hr.Method == http.MethodDelete:
+		h.end(hr.Context(), r.Identity, id)
+	case id == "":
+		if err := h.makeRoom(r.Identity); err != nil {
+			return err
+		}
+		defer func() { h.note(r.Identity, w.Header().Get(headerSession)) }()
+	default:
+		done, err := h.begin(r, id, cancel)
+		if err != nil {
+			return err
+		}
+		defer done()
 	}
 	hr = hr.WithContext(context.WithValue(hr.Context(), requestKey{}, r))
 	hr.Header = hr.Header.Clone()
 	hr.Header.Set("Authorization", "Bearer admitted") // in place of the key, which nothing here needs
 	next.ServeHTTP(w, hr)
 	return nil
+}
+
+// session returns a session of an identity, or nil. h.mu is held.
+func (h *Handler) session(identity, id string) *session {
+	c := h.callers[identity]
+	if c == nil || id == "" {
+		return nil
+	}
+	if s := c.sessions[id]; s != nil {
+		return s
+	}
+	if c.open()[id] == nil {
+		return nil
+	}
+	s := &session{used: time.Now(), calls: map[*Request]context.CancelFunc{}}
+	c.sessions[id] = s
+	return s
+}
+
+// begin notes a request of a session, which cancel ends, until done is called. Sessions that the identity does not have
+// are for the SDK to refuse.
+func (h *Handler) begin(r *Request, id string, cancel context.CancelFunc) (done func(), err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.session(r.Identity, id)
+	if s == nil {
+		return func() {}, nil
+	}
+	if s.ended != nil {
+		return nil, sandpit.WithHint(fault.NotFoundf("the session of the Model Context Protocol has ended"), "initialize another one")
+	}
+	s.used = time.Now()
+	s.calls[r] = cancel
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		s.used = time.Now()
+		delete(s.calls, r)
+		if s.ended != nil && len(s.calls) == 0 {
+			close(s.ended)
+		}
+	}, nil
+}
+
+// end calls off what a session has in progress, and waits for the answers, since the SDK waits for calls and loses those.
+func (h *Handler) end(ctx context.Context, identity, id string) {
+	h.mu.Lock()
+	s := h.session(identity, id)
+	if s == nil || s.ended != nil {
+		h.mu.Unlock()
+		return
+	}
+	s.ended = make(chan struct{})
+	for _, cancel := range s.calls {
+		cancel()
+	}
+	if len(s.calls) == 0 {
+		close(s.ended)
+	}
+	h.mu.Unlock()
+	select {
+	case <-s.ended:
+	case <-ctx.Done():
+	}
 }
 
 // Code returns the code of the error that a tool has returned, or "".
@@ -114,12 +207,12 @@ func (h *Handler) server(hr *http.Request) *sdk.Server {
 	r := hr.Context().Value(requestKey{}).(*Request)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if s := h.servers[r.Identity]; s != nil {
-		return s
+	if c := h.callers[r.Identity]; c != nil {
+		return c.server
 	}
-	for id, s := range h.servers {
-		if count(s) == 0 {
-			delete(h.servers, id)
+	for id, c := range h.callers {
+		if len(c.open()) == 0 {
+			delete(h.callers, id)
 		}
 	}
 	s, err := newServer(h.opt)
@@ -127,49 +220,82 @@ func (h *Handler) server(hr *http.Request) *sdk.Server {
 		panic("mcp: everything can't be offered: " + err.Error())
 	}
 	s.AddReceivingMiddleware(bound)
-	h.servers[r.Identity] = s
+	h.callers[r.Identity] = &caller{server: s, sessions: map[string]*session{}}
 	return s
 }
 
-// sessions returns the number of sessions of an identity.
-func (h *Handler) sessions(identity string) int {
+// note notes a session from its beginning on.
+func (h *Handler) note(identity, id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if s := h.servers[identity]; s != nil {
-		return count(s)
-	}
-	return 0
+	_ = h.session(identity, id)
 }
 
-func count(s *sdk.Server) (n int) {
-	for range s.Sessions() {
-		n++
+// makeRoom makes room for a session of an identity. If it has as many as it may, it ends that of those without a request in
+// progress that has been idle for the longest time: it holds nothing, and its client opens another one.
+func (h *Handler) makeRoom(identity string) error {
+	h.mu.Lock()
+	c := h.callers[identity]
+	if c == nil {
+		h.mu.Unlock()
+		return nil
 	}
-	return n
+	open := c.open()
+	maps.DeleteFunc(c.sessions, func(id string, _ *session) bool { return open[id] == nil })
+	if len(open) < maxSessions {
+		h.mu.Unlock()
+		return nil
+	}
+	var idle *session
+	var idleID string
+	for id, s := range c.sessions { // not those that are being initialized
+		if s.ended == nil && len(s.calls) == 0 && (idle == nil || s.used.Before(idle.used)) {
+			idle, idleID = s, id
+		}
+	}
+	if idle == nil {
+		h.mu.Unlock()
+		return sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "%d sessions of the Model Context Protocol have requests in progress", maxSessions), "end some with DELETE, or wait for the requests")
+	}
+	idle.ended = make(chan struct{})
+	close(idle.ended)
+	h.mu.Unlock()
+	return open[idleID].Close()
+}
+
+// open returns the sessions of the server by their IDs, without those of single requests, which have none.
+func (c *caller) open() map[string]*sdk.ServerSession {
+	open := map[string]*sdk.ServerSession{}
+	for s := range c.server.Sessions() {
+		if s.ID() != "" {
+			open[s.ID()] = s
+		}
+	}
+	return open
 }
 
 // Close ends all sessions.
 func (h *Handler) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, s := range h.servers {
-		for session := range s.Sessions() {
+	for _, c := range h.callers {
+		for _, session := range c.open() {
 			go session.Close() // waits for what is in progress
 		}
 	}
 }
 
-// bound binds the work for a message to the HTTP request that has brought it.
+// bound binds the work for a message to the request that has brought it.
 func bound(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		extra := req.GetExtra()
 		if extra == nil || extra.TokenInfo == nil {
 			return next(ctx, method, req) // of the SDK itself
 		}
-		r, ended := extra.TokenInfo.Extra[extraRequest].(*Request), extra.TokenInfo.Extra[extraContext].(context.Context)
+		r := extra.TokenInfo.Extra[extraRequest].(*Request)
 		ctx, cancel := context.WithCancelCause(withHost(ctx, r.Host))
 		defer cancel(nil)
-		defer context.AfterFunc(ended, func() { cancel(context.Cause(ended)) })()
+		defer context.AfterFunc(r.ended, func() { cancel(context.Cause(r.ended)) })()
 		res, err := next(ctx, method, req)
 		if t, ok := res.(*sdk.CallToolResult); ok && err == nil && t.IsError {
 			said, _ := t.StructuredContent.(map[string]string)
@@ -192,42 +318,83 @@ type Subject struct {
 	Memory int64
 }
 
-// Describe reads what a message is about. The error, for a message that is not one of JSON-RPC or a batch, matches
-// sandpit.ErrInvalid.
+// Describe reads what a message is about, as the SDK reads it: keys are case-sensitive. The error, for a message that is
+// not one of JSON-RPC, is a batch, or has a key twice, matches sandpit.ErrInvalid.
 func Describe(body []byte) (s Subject, err error) {
-	if _, err := decode(body); err != nil {
+	msg, err := decode(body)
+	if err != nil {
 		_, _, text := complaint(body, err)
 		return s, fault.Invalidf("%s", text)
 	}
-	var in struct {
-		Method string `json:"method"`
-		Params struct {
-			Name      string                     `json:"name"`
-			URI       string                     `json:"uri"`
-			Arguments map[string]json.RawMessage `json:"arguments"`
-		} `json:"params"`
+	if _, err := members(body); err != nil {
+		return s, err
 	}
-	_ = json.Unmarshal(body, &in) // parameters of other forms are refused by the SDK
-	s.Method = in.Method
-	s.Detail = clipped(in.Method)
-	switch in.Method {
+	r, ok := msg.(*jsonrpc.Request)
+	if !ok {
+		return s, nil
+	}
+	params, err := members(r.Params)
+	if err != nil {
+		return s, err
+	}
+	s.Method = r.Method
+	s.Detail = clipped(r.Method)
+	switch r.Method {
 	case "notifications/cancelled":
 		s.Vital = true
 	case "resources/read":
+		uri := text(params["uri"])
 		s.Memory = 4 * maxResource
-		s.Sandbox, _, _ = strings.Cut(strings.TrimPrefix(in.Params.URI, scheme), "/")
-		s.Detail += " " + strconv.Quote(clipped(in.Params.URI))
+		s.Sandbox, _, _ = splitURI(uri)
+		s.Detail += " " + strconv.Quote(clipped(uri))
 	case "tools/call":
+		args, err := members(params["arguments"])
+		if err != nil {
+			return s, err
+		}
+		name := text(params["name"])
 		s.Memory = 16 * budget
-		if in.Params.Name == "read_file" || in.Params.Name == "run_code" {
+		if name == "read_file" || name == "run_code" {
 			s.Memory += 4 * maxPicture
 		}
-		s.Vital = in.Params.Name == "remove_sandbox" || in.Params.Name == "stop_process"
-		s.Detail = "tool " + strconv.Quote(clipped(in.Params.Name)) + about(in.Params.Arguments)
-		_ = json.Unmarshal(in.Params.Arguments["sandbox"], &s.Sandbox)
+		s.Vital = name == "remove_sandbox" || name == "stop_process"
+		s.Detail = "tool " + strconv.Quote(clipped(name)) + about(args)
+		s.Sandbox = text(args["sandbox"])
 	}
 	s.Sandbox = clipped(s.Sandbox)
 	return s, nil
+}
+
+// members returns the members of a JSON object by their exact names, or none for another value, which the SDK refuses. It refuses
+// names that occur twice: which of the values counts differs between decoders.
+func members(raw json.RawMessage) (map[string]json.RawMessage, error) {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	if start, err := d.Token(); err != nil || start != json.Delim('{') {
+		return nil, nil
+	}
+	all := map[string]json.RawMessage{}
+	for d.More() {
+		token, err := d.Token()
+		name, ok := token.(string)
+		if err != nil || !ok {
+			return nil, fault.Invalidf("the message is not valid JSON")
+		}
+		if _, twice := all[name]; twice {
+			return nil, fault.Invalidf("the message has the key %q twice", fault.Clip(name))
+		}
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return nil, fault.Invalidf("the message is not valid JSON")
+		}
+		all[name] = value
+	}
+	return all, nil
+}
+
+// text returns a JSON string, or "" for another value.
+func text(raw json.RawMessage) (s string) {
+	_ = json.Unmarshal(raw, &s)
+	return s
 }
 
 // about describes arguments. Contents may be secrets, so it has only their sizes.

@@ -36,9 +36,8 @@ func showPolicy(ctx context.Context, c *call, in policyIn) (*answer, error) {
 		if err := json.Indent(&pretty, raw, "", "  "); err != nil {
 			return nil, err
 		}
-		text := new(clip)
-		text.write(pretty.Bytes())
-		return say("%s", text.text(budget)), nil
+		text, _ := clipText(pretty.String(), budget)
+		return say("%s", text), nil
 	}
 	sb, err := c.sandbox(ctx, in.Sandbox)
 	if err != nil {
@@ -67,9 +66,8 @@ func showPolicy(ctx context.Context, c *call, in policyIn) (*answer, error) {
 		all  []string
 	}{{"allow", e.Allow}, {"deny", e.Deny}} {
 		if len(rules.all) > 0 {
-			text := new(clip)
-			text.write([]byte(strings.Join(rules.all, ", ")))
-			a.addf("%s: %s\n", rules.name, text.text(budget/4))
+			text, _ := clipText(strings.Join(rules.all, ", "), budget/4)
+			a.addf("%s: %s\n", rules.name, text)
 		}
 	}
 	log, err := sb.EgressLog(ctx)

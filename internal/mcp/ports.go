@@ -14,7 +14,7 @@ type portIn struct {
 func (r *registry) addPorts() {
 	add(r, tool{
 		name: "forward_port", group: groupPorts, title: "Forward a port", idempotent: true, openWorld: true,
-		text: "Make a TCP port of a sandbox, such as that of a web server in it, reachable for the user. Returns the address or URL to give to the user. Start the program with start_process first; it must listen on localhost or all addresses.",
+		text: "Make a TCP port of a sandbox, such as that of a web server in it, reachable for the user. Returns the address or URL to give to the user. The program must listen on localhost or all addresses. Start it with start_process first.",
 		tune: func(s *jsonschema.Schema) { between(s, "port", 1, 1<<16-1) },
 	}, forward)
 }

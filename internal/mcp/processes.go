@@ -29,15 +29,15 @@ type processesIn struct {
 type outputIn struct {
 	Sandbox string  `json:"sandbox" jsonschema:"name or ID of the sandbox"`
 	Process string  `json:"process" jsonschema:"ID of the process, such as p1"`
-	After   uint64  `json:"after,omitempty" jsonschema:"position that an earlier result has named: only output after it"`
+	After   string  `json:"after,omitempty" jsonschema:"position that an earlier result has named: only output after it"`
 	Tail    int     `json:"tail,omitempty" jsonschema:"only this number of latest lines"`
 	Wait    float64 `json:"wait_seconds,omitempty" jsonschema:"if there is no output yet, wait for some, or for the end of the process, for at most so many seconds"`
 }
 
 type stopIn struct {
-	Sandbox string  `json:"sandbox" jsonschema:"name or ID of the sandbox"`
-	Process string  `json:"process" jsonschema:"ID of the process, such as p1"`
-	Grace   float64 `json:"grace_seconds,omitempty" jsonschema:"seconds between the request to end (SIGTERM) and the kill. Default: 5"`
+	Sandbox string   `json:"sandbox" jsonschema:"name or ID of the sandbox"`
+	Process string   `json:"process" jsonschema:"ID of the process, such as p1"`
+	Grace   *float64 `json:"grace_seconds,omitempty" jsonschema:"seconds between the request to end (SIGTERM) and the kill. 0: it is killed at once. Default: 5"`
 }
 
 // Bounds of waits for processes.
@@ -49,7 +49,7 @@ const (
 func (r *registry) addProcesses() {
 	add(r, tool{
 		name: "start_process", group: groupProcesses, title: "Start a process", destructive: true, openWorld: true,
-		text: "Start a shell command in the background of a sandbox and return at once, with the ID of the process. For servers, watchers and long jobs. It goes on between your calls, and after this conversation, until it ends or the sandbox does. Watch it with read_output, end it with stop_process.",
+		text: "Start a shell command in the background of a sandbox and return at once, with the ID of the process. For servers, watchers and long jobs. It goes on between your calls, and after this conversation, until it ends or the sandbox does. Watch it with read_output. End it with stop_process.",
 		tune: func(s *jsonschema.Schema) { between(s, "timeout_seconds", 0.1, 365*maxSeconds) },
 	}, start)
 	add(r, tool{
@@ -57,10 +57,9 @@ func (r *registry) addProcesses() {
 		text: "List the processes that were started in a sandbox, also those that have ended lately, and the TCP ports on which programs in it listen.",
 	}, processes)
 	add(r, tool{
-		name: "read_output", group: groupProcesses, title: "Read the output of a process", readOnly: true, idempotent: true,
+		name: "read_output", group: groupProcesses, title: "Read the output of a process", readOnly: true, idempotent: true, with: []string{"run_command", groupCommands, "start_process"},
 		text: "Read the output of a process of a sandbox, also of a command that has ended, and see whether it still runs. Each result names the position at which the next call goes on. With wait_seconds, it waits for something new.",
 		tune: func(s *jsonschema.Schema) {
-			between(s, "after", 0, 1<<53)
 			between(s, "tail", 1, 10000)
 			between(s, "wait_seconds", 0, maxWait)
 		},
@@ -68,7 +67,11 @@ func (r *registry) addProcesses() {
 	add(r, tool{
 		name: "stop_process", group: groupProcesses, title: "Stop a process", destructive: true, idempotent: true,
 		text: "End a process of a sandbox with everything that it has started: first by a request (SIGTERM), then by force.",
-		tune: func(s *jsonschema.Schema) { between(s, "grace_seconds", 0, maxWait) },
+		tune: func(s *jsonschema.Schema) {
+			p := property(s, "grace_seconds")
+			p.Type, p.Types = "number", nil
+			between(s, "grace_seconds", 0, maxWait)
+		},
 	}, stopProcess)
 }
 
@@ -164,7 +167,11 @@ func readOutput(ctx context.Context, c *call, in outputIn) (*answer, error) {
 	if _, err := find(ctx, sb, in.Process); err != nil {
 		return nil, err
 	}
-	q := sandpit.LogQuery{Process: in.Process, After: in.After, Tail: in.Tail}
+	at, err := parsePosition(in.After)
+	if err != nil {
+		return nil, err
+	}
+	q := sandpit.LogQuery{Process: in.Process, After: at.query(), Tail: in.Tail}
 	if in.Wait > 0 {
 		stop := c.progress(ctx, func() string { return "waiting for output" })
 		defer stop()
@@ -177,9 +184,12 @@ func readOutput(ctx context.Context, c *call, in outputIn) (*answer, error) {
 		return nil, err
 	}
 	a := new(answer)
-	last, more, err := logs(ctx, sb, q, a)
+	more, err := logs(ctx, sb, q, &at, a)
 	if err != nil {
 		return nil, err
+	}
+	if p.Result != nil && !more {
+		a.text.WriteString(at.rest())
 	}
 	if a.text.Len() == 0 {
 		a.addf("[there is no output")
@@ -191,30 +201,25 @@ func readOutput(ctx context.Context, c *call, in outputIn) (*answer, error) {
 		if more {
 			a.addf("there is more output already; ")
 		}
-		a.addf("the next call goes on with after=%d", last)
+		a.addf("the next call goes on with after=%q", at)
 	}
 	a.addf("; process %s is %s]", p.ID, state(p))
 	return a, nil
 }
 
-// logs adds the output that a query selects to an answer, as far as it fits, and returns its position.
-func logs(ctx context.Context, sb sandpit.Sandbox, q sandpit.LogQuery, a *answer) (last uint64, more bool, err error) {
-	last = q.After
+// logs adds the output that a query selects from a position to an answer, as far as it fits, and moves the position on.
+func logs(ctx context.Context, sb sandpit.Sandbox, q sandpit.LogQuery, at *position, a *answer) (more bool, err error) {
 	for e, err := range sb.Logs(ctx, q) {
 		if err != nil {
-			return last, false, err
+			return false, err
 		}
-		data := e.Data
-		if room := budget - a.text.Len(); len(data) > room {
-			if a.text.Len() > 0 {
-				return last, true, nil
-			}
-			data = data[:room] // no entry is so long: see sandpit.LogEntry
+		text, all := at.take(e, budget-a.text.Len(), a.text.Len() == 0)
+		a.text.WriteString(text)
+		if !all {
+			return true, nil
 		}
-		a.text.WriteString(clean(string(data)))
-		last = e.Seq
 	}
-	return last, false, nil
+	return false, nil
 }
 
 // await waits until a query selects something, the process ends, or the time is over.
@@ -283,12 +288,12 @@ func stopProcess(ctx context.Context, c *call, in stopIn) (*answer, error) {
 		defer d.Detach()
 	}
 	grace := defaultGrace
-	if in.Grace > 0 {
-		grace = seconds(in.Grace)
+	if in.Grace != nil {
+		grace = seconds(*in.Grace)
 	}
 	stop := c.progress(ctx, func() string { return "waiting for the process to end" })
 	defer stop()
-	if err := p.Signal(ctx, syscall.SIGTERM); err == nil {
+	if grace > 0 && p.Signal(ctx, syscall.SIGTERM) == nil {
 		wait, cancel := context.WithTimeout(ctx, grace)
 		_, err = p.Wait(wait)
 		cancel()

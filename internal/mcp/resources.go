@@ -3,6 +3,7 @@ package mcp
 import (
 	"context"
 	"io"
+	"math"
 	"net/url"
 	"strings"
 
@@ -38,53 +39,56 @@ func fileURI(sandbox, name string) string {
 	return scheme + url.PathEscape(sandbox) + "/files" + (&url.URL{Path: name}).EscapedPath()
 }
 
+// splitURI returns the sandbox of the URI of a resource, and its path in that. ok is false if it has none.
+func splitURI(uri string) (sandbox, rest string, ok bool) {
+	name, rest, ok := strings.Cut(strings.TrimPrefix(uri, scheme), "/")
+	sandbox, err := url.PathUnescape(name)
+	if err != nil {
+		return "", "", false
+	}
+	rest, err = url.PathUnescape(rest)
+	return sandbox, rest, ok && err == nil
+}
+
 // maxResource bounds a resource, in bytes. Clients and not models decide what becomes of them.
 const maxResource = 1 << 20
 
 // addResources adds the resources of the groups that are offered.
 func (r *registry) addResources() {
-	offered := map[string]bool{}
-	for _, t := range r.tools {
-		offered[t.name] = true
-	}
-	if offered["read_file"] {
+	if r.has("read_file") {
 		r.server.AddResourceTemplate(&sdk.ResourceTemplate{
 			Name: "file", Title: "File of a sandbox", URITemplate: scheme + "{sandbox}/files{+path}",
 			Description: "A file of a sandbox, of at most 1 MiB, by its absolute path.",
-		}, resource(readFileResource))
+		}, r.resource(readFileResource))
 	}
-	if offered["read_output"] {
+	if r.has("read_output") {
 		r.server.AddResourceTemplate(&sdk.ResourceTemplate{
 			Name: "output", Title: "Output of a process", URITemplate: scheme + "{sandbox}/processes/{process}/output", MIMEType: plainText,
 			Description: "The output of a process of a sandbox that is still stored: its last 1 MiB.",
-		}, resource(readOutputResource))
+		}, r.resource(readOutputResource))
 	}
 }
 
 // resource returns the handler of resources that read reads. rest is the path of the URI, without the sandbox.
-func resource(read func(ctx context.Context, sb sandpit.Sandbox, rest string) (*sdk.ResourceContents, error)) sdk.ResourceHandler {
+func (r *registry) resource(read func(ctx context.Context, sb sandpit.Sandbox, rest string) (*sdk.ResourceContents, error)) sdk.ResourceHandler {
 	return func(ctx context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 		uri := req.Params.URI
-		name, rest, ok := strings.Cut(strings.TrimPrefix(uri, scheme), "/")
-		sandbox, err := url.PathUnescape(name)
-		if err == nil {
-			rest, err = url.PathUnescape(rest)
-		}
-		if !ok || err != nil || strings.ContainsRune(sandbox+rest, 0) {
+		sandbox, rest, ok := splitURI(uri)
+		if !ok || strings.ContainsRune(sandbox+rest, 0) {
 			return nil, sdk.ResourceNotFoundError(uri)
 		}
 		client, err := hostOf(ctx).Open(ctx)
 		if err != nil {
-			return nil, resourceError(err)
+			return nil, r.resourceError(err)
 		}
 		defer client.Close()
 		sb, err := client.Get(ctx, sandbox)
 		if err != nil {
-			return nil, resourceError(err)
+			return nil, r.resourceError(err)
 		}
 		content, err := read(ctx, sb, rest)
 		if err != nil {
-			return nil, resourceError(err)
+			return nil, r.resourceError(err)
 		}
 		content.URI = uri
 		return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{content}}, nil
@@ -107,12 +111,20 @@ func readFileResource(ctx context.Context, sb sandpit.Sandbox, rest string) (*sd
 		return nil, err
 	}
 	if len(data) > maxResource {
-		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "the file %s has more than %s", fault.Clip(name), notation.FormatSize(maxResource)), "call read_file with line, or run_command")
+		return nil, sandpit.WithHint(fault.Errorf(sandpit.ErrQuota, "the file %s has more than %s", fault.Clip(name), notation.FormatSize(maxResource)), "call read_file with line")
 	}
 	if isBinary(data) || clean(string(data)) != string(data) {
 		return &sdk.ResourceContents{MIMEType: octets, Blob: data}, nil
 	}
-	return &sdk.ResourceContents{MIMEType: plainText, Text: string(data)}, nil
+	return textResource(string(data)), nil
+}
+
+// textResource returns a text as a resource. The SDK leaves an empty text out, which clients refuse, but not an empty blob.
+func textResource(text string) *sdk.ResourceContents {
+	if text == "" {
+		return &sdk.ResourceContents{MIMEType: plainText, Blob: []byte{}}
+	}
+	return &sdk.ResourceContents{MIMEType: plainText, Text: text}
 }
 
 // readOutputResource returns the output of a process.
@@ -123,23 +135,24 @@ func readOutputResource(ctx context.Context, sb sandpit.Sandbox, rest string) (*
 	}
 	var data []byte
 	left := 0
+	at, _ := parsePosition("")
 	for e, err := range sb.Logs(ctx, sandpit.LogQuery{Process: id}) {
 		if err != nil {
 			return nil, err
 		}
-		data = append(data, e.Data...)
+		text, _ := at.take(e, math.MaxInt, false)
+		data = append(data, text...)
 		if more := len(data) - maxResource; more > maxResource {
 			left += more
 			data = append(data[:0], data[more:]...)
 		}
 	}
-	if more := len(data) - maxResource; more > 0 {
-		left += more
-		data = data[more:]
-	}
-	text := clean(string(data))
+	data = append(data, at.rest()...)
+	end := last(data, maxResource)
+	left += len(data) - end
+	text := string(data[len(data)-end:])
 	if left > 0 {
 		text = "[" + notation.FormatSize(int64(left)) + " of earlier output are left out: call read_output]\n" + text
 	}
-	return &sdk.ResourceContents{MIMEType: plainText, Text: text}, nil
+	return textResource(text), nil
 }

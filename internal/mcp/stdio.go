@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"sync"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -53,8 +54,12 @@ type lines struct {
 // message is a line, or why there are no more.
 type message struct {
 	line []byte
+	tail []byte // the end of a line that is too long
 	err  error
 }
+
+// maxTail bounds the end of a line that is too long, in bytes.
+const maxTail = 1 << 10
 
 // Connect implements sdk.Transport.
 func (l *lines) Connect(context.Context) (sdk.Connection, error) {
@@ -69,13 +74,13 @@ func (l *lines) SessionID() string { return "" }
 // read reads lines until there are no more. A read of a terminal or a pipe can't be called off: it ends with the program then.
 func (l *lines) read() {
 	for {
-		line, err := l.readLine()
+		m := l.readLine()
 		select {
-		case l.messages <- message{line, err}:
+		case l.messages <- m:
 		case <-l.closed:
 			return
 		}
-		if err != nil && !errors.Is(err, errTooLong) {
+		if m.err != nil && !errors.Is(m.err, errTooLong) {
 			return
 		}
 	}
@@ -83,24 +88,31 @@ func (l *lines) read() {
 
 var errTooLong = fmt.Errorf("the message has more than %d bytes", maxMessageLine)
 
-// readLine reads a line. One that is too long is read to its end.
-func (l *lines) readLine() ([]byte, error) {
-	var line []byte
+// readLine reads a line. One that is too long is read to its end, but not kept.
+func (l *lines) readLine() message {
+	var line, tail []byte
 	long := false
 	for {
 		part, err := l.in.ReadSlice('\n')
-		if long = long || len(line)+len(part) > maxMessageLine; !long {
+		if !long && len(line)+len(part) > maxMessageLine {
+			long = true
+			tail = bytes.Clone(line[max(0, len(line)-maxTail):])
+		}
+		if long {
+			tail = append(tail, part...)
+			tail = append(tail[:0], tail[max(0, len(tail)-maxTail):]...)
+		} else {
 			line = append(line, part...)
 		}
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
 			continue
 		case err != nil && (len(line) == 0 || !errors.Is(err, io.EOF)):
-			return nil, err
+			return message{err: err}
 		case long:
-			return nil, errTooLong
+			return message{line, tail, errTooLong}
 		}
-		return line, nil // also the last one, without its end
+		return message{line: line} // also the last one, without its end
 	}
 }
 
@@ -117,7 +129,7 @@ func (l *lines) Read(ctx context.Context) (jsonrpc.Message, error) {
 		}
 		switch {
 		case errors.Is(m.err, errTooLong):
-			if err := l.refuse(jsonrpc.CodeInvalidRequest, nil, m.err.Error()); err != nil {
+			if err := l.refuse(jsonrpc.CodeInvalidRequest, idOf(m.line, m.tail), m.err.Error()); err != nil {
 				return nil, err
 			}
 			continue
@@ -138,8 +150,12 @@ func (l *lines) Read(ctx context.Context) (jsonrpc.Message, error) {
 	}
 }
 
-// decode reads a message. It refuses those with an ID alone, which the SDK takes for answers.
+// decode reads a message. It refuses those with an ID alone, which the SDK takes for answers, and text after a message, which
+// the SDK passes over.
 func decode(line []byte) (jsonrpc.Message, error) {
+	if !json.Valid(line) {
+		return nil, errors.New("it is not valid JSON")
+	}
 	msg, err := jsonrpc.DecodeMessage(line)
 	if r, ok := msg.(*jsonrpc.Response); ok && err == nil && r.Result == nil && r.Error == nil {
 		return nil, errors.New("it has neither a method nor a result")
@@ -159,10 +175,41 @@ func complaint(line []byte, err error) (code int64, id json.RawMessage, text str
 		ID json.RawMessage `json:"id"`
 	}
 	_ = json.Unmarshal(line, &asked) // it is not an object then, and has no ID
-	if len(asked.ID) > 0 && asked.ID[0] != '"' && (asked.ID[0] < '0' || asked.ID[0] > '9') {
-		asked.ID = nil // not a text or number
+	return jsonrpc.CodeInvalidRequest, validID(asked.ID), "the message is not one of JSON-RPC 2.0: " + clean(err.Error())
+}
+
+// validID returns an ID, or nil if it is not a text or number.
+func validID(id json.RawMessage) json.RawMessage {
+	if len(id) > 0 && id[0] != '"' && (id[0] < '0' || id[0] > '9') {
+		return nil
 	}
-	return jsonrpc.CodeInvalidRequest, asked.ID, "the message is not one of JSON-RPC 2.0: " + clean(err.Error())
+	return id
+}
+
+// idOf returns the ID of a message that is too long, by its start or its end, or nil if it is not there.
+func idOf(start, end []byte) json.RawMessage {
+	// The ID may come after the parameters. Quotes in texts have a backslash before them.
+	pattern := regexp.MustCompile(`[,{]\s*"id"\s*:\s*(\d+|"[^"\\]*")\s*(?:,\s*"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*)*\}\s*$`)
+	if found := pattern.FindSubmatch(end); found != nil && json.Valid(found[1]) {
+		return found[1]
+	}
+	d := json.NewDecoder(bytes.NewReader(start))
+	if open, err := d.Token(); err != nil || open != json.Delim('{') {
+		return nil
+	}
+	for {
+		name, err := d.Token()
+		if err != nil {
+			return nil
+		}
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return nil
+		}
+		if name == "id" {
+			return validID(value)
+		}
+	}
 }
 
 // refuse answers a line that is not a message.

@@ -8,7 +8,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -40,6 +39,9 @@ type tool struct {
 	idempotent  bool // a second call with the same arguments changes nothing more
 	openWorld   bool // what it starts may reach the network
 
+	// with are the names of tools and groups whose results it reads on. It is offered with each of them.
+	with []string
+
 	// tune changes the schema that follows from the type of the arguments. It may be nil.
 	tune func(*jsonschema.Schema)
 }
@@ -65,12 +67,44 @@ func (r *registry) addAll() []tool {
 
 // offers reports whether a tool is offered.
 func (r *registry) offers(t tool) bool {
-	named := len(r.opt.Tools) == 0 || slices.Contains(r.opt.Tools, t.name) || slices.Contains(r.opt.Tools, t.group)
-	return named && (t.readOnly || !r.opt.ReadOnly)
+	if r.opt.ReadOnly {
+		return t.readOnly && r.named(t.name, t.group)
+	}
+	return r.named(t.name, t.group) || r.named(t.with...)
+}
+
+// named reports whether the options name one of some tools and groups.
+func (r *registry) named(names ...string) bool {
+	return len(r.opt.Tools) == 0 || slices.ContainsFunc(names, func(name string) bool { return slices.Contains(r.opt.Tools, name) })
+}
+
+// has reports whether a tool of this name is offered.
+func (r *registry) has(name string) bool {
+	offered := (&registry{opt: r.opt}).addAll()
+	return slices.ContainsFunc(offered, func(t tool) bool { return t.name == name })
+}
+
+// only returns the sentences of a text that name no tool that is not offered.
+func (r *registry) only(text string) string {
+	var b strings.Builder
+	for line := range strings.SplitAfterSeq(text, "\n") {
+		for sentence := range strings.SplitAfterSeq(line, ". ") {
+			if !slices.ContainsFunc(new(registry).addAll(), func(t tool) bool { return strings.Contains(sentence, t.name) && !r.has(t.name) }) {
+				b.WriteString(sentence)
+			}
+		}
+	}
+	return strings.TrimSpace(b.String())
+}
+
+// failed returns an error as the result of a tool.
+func (r *registry) failed(err error) *sdk.CallToolResult {
+	return failure(errcode.Of(err), err.Error(), r.only(sandpit.Hint(err)))
 }
 
 // call is one call of a tool.
 type call struct {
+	*registry
 	req    *sdk.CallToolRequest
 	host   Host
 	client sandpit.Client
@@ -80,9 +114,17 @@ type call struct {
 func (c *call) sandbox(ctx context.Context, name string) (sandpit.Sandbox, error) {
 	sb, err := c.client.Get(ctx, name)
 	if errors.Is(err, sandpit.ErrNotFound) {
-		return nil, sandpit.WithHint(err, "call list_sandboxes to see which there are, or create_sandbox")
+		return nil, sandpit.WithHint(err, "call list_sandboxes to see which there are"+c.where("create_sandbox", ", or create_sandbox"))
 	}
 	return sb, err
+}
+
+// where returns a text that names a tool, or "" if that is not offered.
+func (c *call) where(tool, text string) string {
+	if c.has(tool) {
+		return text
+	}
+	return ""
 }
 
 // add adds a tool that do carries out, with arguments of the type In.
@@ -102,15 +144,15 @@ func add[In any](r *registry, t tool, do func(ctx context.Context, c *call, in I
 		t.tune(schema)
 	}
 	sdk.AddTool(r.server, &sdk.Tool{
-		Name: t.name, Title: t.title, Description: t.text, InputSchema: schema,
+		Name: t.name, Title: t.title, Description: r.only(t.text), InputSchema: schema,
 		Annotations: &sdk.ToolAnnotations{Title: t.title, ReadOnlyHint: t.readOnly, DestructiveHint: &t.destructive, IdempotentHint: t.idempotent, OpenWorldHint: &t.openWorld},
 	}, func(ctx context.Context, req *sdk.CallToolRequest, in In) (*sdk.CallToolResult, any, error) {
 		if text := nul(reflect.ValueOf(in)); text != "" {
 			return failure(errcode.Invalid, "the argument "+text+" has a NUL byte", ""), nil, nil
 		}
-		a, err := carryOut(ctx, req, func(c *call) (*answer, error) { return do(ctx, c, in) })
+		a, err := r.carryOut(ctx, req, func(c *call) (*answer, error) { return do(ctx, c, in) })
 		if err != nil {
-			return failed(err), nil, nil
+			return r.failed(err), nil, nil
 		}
 		return a.result(), nil, nil
 	})
@@ -133,14 +175,14 @@ func nul(in reflect.Value) string {
 }
 
 // carryOut carries out a call of a tool.
-func carryOut(ctx context.Context, req *sdk.CallToolRequest, do func(*call) (*answer, error)) (*answer, error) {
+func (r *registry) carryOut(ctx context.Context, req *sdk.CallToolRequest, do func(*call) (*answer, error)) (*answer, error) {
 	host := hostOf(ctx)
 	client, err := host.Open(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer client.Close()
-	return do(&call{req: req, host: host, client: client})
+	return do(&call{registry: r, req: req, host: host, client: client})
 }
 
 type hostKey struct{}
@@ -152,11 +194,6 @@ func withHost(ctx context.Context, h Host) context.Context {
 
 // hostOf returns the host of a request.
 func hostOf(ctx context.Context) Host { return ctx.Value(hostKey{}).(Host) }
-
-// failed returns an error as the result of a tool.
-func failed(err error) *sdk.CallToolResult {
-	return failure(errcode.Of(err), err.Error(), sandpit.Hint(err))
-}
 
 // maxMessage bounds an error for the model, in bytes.
 const maxMessage = 4 << 10
@@ -174,9 +211,6 @@ func failure(code, message, hint string) *sdk.CallToolResult {
 	}
 	return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: text}}, StructuredContent: said}
 }
-
-// clean makes a text valid UTF-8, as JSON needs it.
-func clean(s string) string { return strings.ToValidUTF8(s, string(utf8.RuneError)) }
 
 // budget is the maximum size of the text of a result, in bytes. Models read some three bytes in a token, and clients
 // refuse results of some 25,000 tokens.
@@ -245,8 +279,8 @@ func badArgument(name, format string, args ...any) error {
 }
 
 // resourceError returns the error of a resource as one of JSON-RPC. Its data has the code, as results of tools have it.
-func resourceError(err error) error {
-	res := failed(err)
+func (r *registry) resourceError(err error) error {
+	res := r.failed(err)
 	data, _ := json.Marshal(res.StructuredContent) // of strings, which never fails
 	code := int64(jsonrpc.CodeInternalError)
 	if s := errcode.Status(errcode.Of(err)); s >= 400 && s < 500 {
