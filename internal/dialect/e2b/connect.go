@@ -237,7 +237,7 @@ func streaming[In any, P interface {
 		if err != nil {
 			return c.Untouched(err)
 		}
-		buf, data = bytes.Buffer{}, nil
+		buf = bytes.Buffer{}
 		_ = c.Hold(gate.InMemory, 0) // the stream may be long; what it keeps of the request is little, and charged to the process
 		return f(c, in)
 	}

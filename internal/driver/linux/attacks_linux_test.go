@@ -614,7 +614,7 @@ func TestAttackC1WokenForks(t *testing.T) {
 // grace period, and nothing of them lives then.
 func TestAttackC1StopOfWokenForks(t *testing.T) {
 	testkit.NeedWorkingHost(t)
-	testkit.NeedProgram(t, "perl") // and so in the host image
+	testkit.NeedProgram(t, "perl")                                                                // and so in the host image
 	if has := newDriver().Probe(t.Context()).Features; !has[feature.CPUs] || !has[feature.Pids] { // it counts them
 		testkit.Lacks(t, "limits of CPUs and processes")
 	}
