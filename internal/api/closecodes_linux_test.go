@@ -87,6 +87,24 @@ func TestCloseCodes(t *testing.T) {
 	closed(t, "the server ends", drained, 1001, errcode.Unavailable)
 }
 
+// Nothing follows the end of a command, also if its input and output are being passed on at that moment.
+func TestNothingFollowsTheEnd(t *testing.T) {
+	s := serve(t, nil)
+	sb := s.create(aliceKey, v1.Spec{})
+	for range 30 {
+		conn := s.socket(t.Context(), execPath(sb), aliceKey)
+		if err := conn.Write(t.Context(), websocket.MessageText, []byte(`{"argv":["cat"],"stdin":true}`)); err != nil {
+			t.Fatal(err)
+		}
+		receive(t, conn, v1.FrameStarted, "}")
+		sendFrame(t, conn, v1.FrameStdin, string(make([]byte, 256<<10)))
+		if err := conn.Write(t.Context(), websocket.MessageText, []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		closed(t, "a message is malformed", conn, 4400, errcode.Invalid)
+	}
+}
+
 // A client that opens a WebSocket and does not say what to run is told so.
 func TestFirstMessageInTime(t *testing.T) {
 	s := serve(t, func(o *options) { o.Limits.First = 100 * time.Millisecond })

@@ -40,9 +40,10 @@ type Socket struct {
 
 	rooms *rooms // nil: without windows
 
-	mu   sync.Mutex
-	buf  []byte
-	last time.Time // something was sent
+	mu    sync.Mutex
+	buf   []byte
+	last  time.Time // something was sent
+	ended bool      // FrameEnd was sent, which is the last one
 }
 
 // Accept makes a WebSocket of the connection of a call. Close it in the end.
@@ -129,6 +130,10 @@ func (s *Socket) frame(kind byte, payload []byte) error {
 
 // frameLocked is Frame. Precondition: s.mu is held.
 func (s *Socket) frameLocked(kind byte, payload []byte) error {
+	if s.ended { // such as that standard input is closed, which is so because the process has ended
+		return gate.ErrClientGone
+	}
+	s.ended = kind == v1.FrameEnd
 	for first := true; first || len(payload) > 0; first = false {
 		part := payload[:min(len(payload), v1.MaxFrame)]
 		payload = payload[len(part):]
