@@ -257,7 +257,7 @@ func (ch *channel) read(from io.Reader) error {
 // meanwhile, so that frames that come at the same time don't keep each other from what they wait for. Then the rest
 // must come within codec.BodyTime.
 func (ch *channel) readBody(from io.Reader, n int) (body []byte, err error) {
-	for taken := 0; len(body) < n; {
+	for taken := 0; taken < n; {
 		more := n - taken
 		if taken == 0 {
 			more = min(more, gate.FreeBody)
@@ -266,12 +266,9 @@ func (ch *channel) readBody(from io.Reader, n int) (body []byte, err error) {
 			return nil, err
 		}
 		taken += more
+		body = slices.Grow(body, more)[:taken]
 		slow := time.AfterFunc(codec.BodyTime, func() { ch.closeWithReason(errSlow) })
-		for err == nil && len(body) < taken { // memory is taken as the bytes come
-			part := min(taken-len(body), max(len(body), gate.FreeBody))
-			body = append(body, make([]byte, part)...)
-			_, err = io.ReadFull(from, body[len(body)-part:])
-		}
+		_, err = io.ReadFull(from, body[taken-more:])
 		if slow.Stop(); err != nil {
 			return nil, err
 		}
