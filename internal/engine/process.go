@@ -53,21 +53,21 @@ func (s *Sandbox) startAs(ctx context.Context, cmd sandpit.Command, o interprete
 	if len(cmd.User) > maxUser {
 		return nil, fault.Errorf(sandpit.ErrInvalid, "starting a process: the user is longer than %d bytes", maxUser)
 	}
-	s.mu.Lock()
-	most := s.info.Limits.NoFile
-	s.mu.Unlock()
-	if err := fileLimit(cmd.Rlimits, most); err != nil {
-		return nil, fmt.Errorf("starting a process: %w", err)
-	}
 	if err := s.enterStart(ctx); err != nil {
 		return nil, err
 	}
 	h, p, err := s.start(ctx, cmd, o)
 	s.mu.Lock()
 	s.starting--
+	most := s.info.Limits.NoFile
 	s.mu.Unlock()
 	if err != nil {
 		s.leave()
+		if sandpit.StageOf(err) == sandpit.StageLimits {
+			if refused := fileLimit(cmd.Rlimits, most); refused != nil { // the same, and what to do
+				err = fmt.Errorf("starting a process: %w", refused)
+			}
+		}
 		return nil, s.explain(err)
 	}
 	if !p.foreground {

@@ -224,7 +224,7 @@ export class Sandbox implements AsyncDisposable {
     return await this.#list("ports", options, (raw) => number(raw, "port"));
   }
 
-  /** Returns a URL that opens a port in a browser without a key, for everybody who has it, until it expires (in seconds). */
+  /** Returns a URL that opens a port in a browser. It needs no key: anyone with the URL can use the port until it expires. */
   async preview(port: number, options: CallOptions & { expires?: number } = {}): Promise<string> {
     const json = defined({ expires: options.expires });
     return text(await this.#client.call("POST", `${this.#path}/ports/${segment(String(port))}/previews`, { json, signal: options.signal }), "url");
