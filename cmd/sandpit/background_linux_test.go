@@ -80,16 +80,11 @@ func TestServeTakesThePlace(t *testing.T) {
 	refuses(t, home, fmt.Sprintf("another server, process %d, uses it\nhint: run 'kill %[1]d' first", s.cmd.Process.Pid))
 }
 
-// A server that a person starts while the one before still finishes what it has to waits for it.
-func TestServeWhileServerEnds(t *testing.T) {
-	needSandboxes(t)
-	home := shortHome(t)
-	first := startService(t, home, nil)
-	t.Cleanup(func() { endServer(t, home) })
-	if out, err := commandLineAt(t, home, "create", "box").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	command := commandLineAt(t, home, "exec", "-i", "box", "--", "sh", "-c", "echo ready; read line; echo $line")
+// inProgress starts a command line, of which place is all but the program in the sandbox, and returns when that runs. done has it end,
+// and returns an error unless it answers and succeeds.
+func inProgress(t *testing.T, home string, place ...string) (done func() error) {
+	t.Helper()
+	command := commandLineAt(t, home, append(place, "--", "sh", "-c", "echo ready; read line; echo $line")...)
 	stdin, err := command.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -105,27 +100,46 @@ func TestServeWhileServerEnds(t *testing.T) {
 	if line, err := lines.ReadString('\n'); line != "ready\n" {
 		t.Fatalf("it says %q, %v", line, err)
 	}
+	return func() error {
+		if _, err := stdin.Write([]byte("done\n")); err != nil {
+			return err
+		}
+		if line, err := lines.ReadString('\n'); line != "done\n" {
+			return fmt.Errorf("it says %q, %v", line, err)
+		}
+		return command.Wait()
+	}
+}
+
+// A server that a person starts while the one before still finishes what it has to waits for it.
+func TestServeWhileServerEnds(t *testing.T) {
+	needSandboxes(t)
+	home := shortHome(t)
+	first := startService(t, home, nil)
+	t.Cleanup(func() { endServer(t, home) })
+	if out, err := commandLineAt(t, home, "create", "box").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	done := inProgress(t, home, "exec", "-i", "box")
 	if err := first.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	first.until("it takes nothing new", func() bool { return serverPID(t, home) == 0 })
 	waits := fmt.Sprintf("sandpit: another server, process %d, is ending, or just starting; waiting for it\n", first.cmd.Process.Pid)
+	ended := make(chan error, 1)
 	second := startService(t, home, func(cmd *exec.Cmd) {
 		log := cmd.Stderr.(*testkit.Buffer)
 		go func() {
 			for t.Context().Err() == nil && !strings.Contains(log.String(), waits) {
 				time.Sleep(2 * time.Millisecond)
 			}
-			_, _ = stdin.Write([]byte("done\n"))
+			ended <- done()
 		}()
 	})
 	if !strings.Contains(second.log.String(), waits) {
 		t.Error("it does not say that it waits")
 	}
-	if line, err := lines.ReadString('\n'); line != "done\n" {
-		t.Errorf("it says %q, %v", line, err)
-	}
-	if err := command.Wait(); err != nil {
+	if err := <-ended; err != nil {
 		t.Error(err)
 	}
 	if now := serverPID(t, home); now != second.cmd.Process.Pid {
@@ -161,30 +175,9 @@ func TestServeBesideACommand(t *testing.T) {
 				t.Fatalf("%v: %s", err, out)
 			}
 			background := serverPID(t, home)
-			command := commandLineAt(t, home, append(place, "--", "sh", "-c", "echo ready; read line; echo $line")...)
-			stdin, err := command.StdinPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			stdout, err := command.StdoutPipe()
-			if err == nil {
-				err = command.Start()
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			lines := bufio.NewReader(stdout)
-			if line, err := lines.ReadString('\n'); line != "ready\n" {
-				t.Fatalf("it says %q, %v", line, err)
-			}
+			done := inProgress(t, home, place...)
 			refuses(t, home, fmt.Sprintf("taking the place of the server that a command started, process %d: it has requests in progress\nhint: wait until commands such as 'sandpit exec' have ended, or cancel them with 'kill %[1]d'; then run this again (sandboxes keep running)\n", background))
-			if _, err := stdin.Write([]byte("done\n")); err != nil {
-				t.Error(err)
-			}
-			if line, err := lines.ReadString('\n'); line != "done\n" {
-				t.Errorf("it says %q, %v", line, err)
-			}
-			if err := command.Wait(); err != nil {
+			if err := done(); err != nil {
 				t.Error(err)
 			}
 			if now := serverPID(t, home); now != background {
